@@ -1,0 +1,201 @@
+//! Rule 2: registers of nodes that existed before.
+
+use super::{
+    At, OverlapRegister, Placer, Reason,
+    detach::{bare, unseen},
+    resolve,
+};
+use crate::{
+    checkpoint::NodeChange,
+    ids::NodeId,
+    node::{Node, Register},
+    tree::Head,
+};
+
+impl<H: Head> Placer<'_, H> {
+    /// Content first, bound nodes before heirs, then attributes.
+    pub(super) fn write_registers(&mut self) -> Result<(), H::Error> {
+        let ck = self.ck;
+        let changed: Vec<&NodeChange> =
+            ck.nodes.iter().filter(|change| !change.born && !change.changed.is_empty()).collect();
+        let mut contents: Vec<(bool, &NodeChange)> = Vec::new();
+        for change in changed.iter().filter(|change| change.changed.content.is_some()) {
+            let gone = self.tree.names(self.real(change.id)?)?.is_empty();
+            contents.push((gone, change));
+        }
+        contents.sort_by_key(|(gone, change)| (*gone, change.id));
+        for (_, change) in contents {
+            self.write_content(change)?;
+        }
+        changed.into_iter().try_for_each(|change| self.write_attributes(change))
+    }
+
+    /// The node that a change of `change`'s node goes to.
+    fn target(&mut self, change: &NodeChange) -> Result<Option<NodeId>, H::Error> {
+        let id = self.real(change.id)?;
+        let Some(node) = self.tree.node(id)? else {
+            return Ok(match resolve::living_heir(&self.tree, id)? {
+                Some(heir) if self.is_file(heir)? && !self.tree.names(heir)?.is_empty() => {
+                    self.note(Reason::ToHeir, heir, None);
+                    Some(heir)
+                }
+                _ => None,
+            });
+        };
+        if id == NodeId::ROOT || (node.is_dir() && node.links > 0) {
+            return Ok(Some(id));
+        }
+        if node.links == 0 {
+            return Ok(None);
+        }
+        let mut bound = Vec::new();
+        for (dir, name) in &change.names {
+            if let Some(dir) = self.standing(*dir)?
+                && let Some(entry) = self.tree.entry(dir, name)?
+            {
+                bound.push(entry);
+            }
+        }
+        if bound.iter().any(|entry| entry.node == id) {
+            return Ok(Some(id));
+        }
+        for entry in bound.iter().filter(|entry| entry.version != self.ck.version()) {
+            if self.moved_aside(id, *entry)? {
+                self.note(Reason::ToHeir, entry.node, None);
+                return Ok(Some(entry.node));
+            }
+        }
+        Ok(Some(id))
+    }
+
+    /// A save with backup: the node at the name was born in the very checkpoint that moved `id` off it.
+    fn moved_aside(&self, id: NodeId, there: crate::tree::Entry) -> Result<bool, H::Error> {
+        let Some(node) = self.tree.node(there.node)? else { return Ok(false) };
+        if node.is_dir() || node.birth != there.version {
+            return Ok(false);
+        }
+        for (dir, name) in self.tree.names(id)? {
+            if self.tree.entry(dir, &name)?.is_some_and(|entry| entry.version == there.version) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn write_content(&mut self, change: &NodeChange) -> Result<(), H::Error> {
+        let Some(base) = change.changed.content else { return Ok(()) };
+        let version = self.ck.version();
+        let Some(target) = self.target(change)? else { return self.make_file_again(change) };
+        let Some(old) = self.tree.node(target)? else { return Ok(()) };
+        if old.content.version == version {
+            // What one checkpoint carries never replaces what it carries: the second content is kept beside.
+            self.out.overlaps.push(super::Overlap {
+                register: OverlapRegister::Content,
+                node: change.id,
+                lost: version,
+                was: Some(std::sync::Arc::new(change.node.clone())),
+            });
+            return Ok(());
+        }
+        let base = if target == self.real(change.id)? { base } else { None };
+        if unseen(&old.content, self.ck.session, base) && old.content.value != change.node.content.value {
+            self.overlap(OverlapRegister::Content, target, old.content.version)?;
+        }
+        let (content, times) = (change.node.content.value.clone(), change.node.times.value);
+        self.tree.change(target, |node| {
+            node.content = Register::new(content, version);
+            node.times.version = version;
+            node.times.value.mtime = times.mtime;
+            node.times.value.ctime = node.times.value.ctime.max(times.ctime);
+        })
+    }
+
+    /// A content change whose node has left the tree without an heir: the file is made again.
+    fn make_file_again(&mut self, change: &NodeChange) -> Result<(), H::Error> {
+        for (dir, name) in &change.names {
+            let dir = self.standing_or_made(*dir)?;
+            let at: At = (dir, name.clone());
+            let there = self.tree.entry(dir, name)?;
+            if let Some(there) = there {
+                if self.is_dir(there.node)? || there.version == self.ck.version() {
+                    continue;
+                }
+                if self.foreign(there.version) {
+                    self.unseen.insert(there.node, there.version);
+                }
+                self.replaced.insert(there.node, change.id);
+            }
+            let removed = self.head.tombstone(dir, name)?.filter(|version| self.foreign(*version));
+            self.tree.put_new(change.id, bare(&change.node));
+            self.bind(&at, change.id)?;
+            self.note(Reason::BroughtBack, change.id, Some(at.clone()));
+            if let Some(removed) = removed {
+                self.overlap(OverlapRegister::Entry(at.0, at.1), change.id, removed)?;
+            }
+            return Ok(());
+        }
+        self.out.overlaps.push(super::Overlap {
+            register: OverlapRegister::Content,
+            node: change.id,
+            lost: self.ck.version(),
+            was: Some(std::sync::Arc::new(change.node.clone())),
+        });
+        self.note(Reason::LostToDirectory, change.id, change.names.first().cloned());
+        Ok(())
+    }
+
+    fn write_attributes(&mut self, change: &NodeChange) -> Result<(), H::Error> {
+        let made = &change.changed;
+        let rest = made.owner.is_some()
+            || !made.attrs.is_empty()
+            || ((made.mtime || made.ctime) && made.content.is_none());
+        if !rest {
+            return Ok(());
+        }
+        let Some(target) = self.target(change)? else {
+            self.note(Reason::Gone, change.id, change.names.first().cloned());
+            return Ok(());
+        };
+        let Some(old) = self.tree.node(target)? else { return Ok(()) };
+        if target == self.real(change.id)? {
+            self.attribute_overlaps(change, &old)?;
+        }
+        let version = self.ck.version();
+        self.tree.change(target, |node| {
+            let times = change.node.times.value;
+            if made.mtime && made.content.is_none() {
+                node.times.version = version;
+                node.times.value.mtime = times.mtime;
+            }
+            node.times.value.ctime = node.times.value.ctime.max(times.ctime);
+            if made.owner.is_some() {
+                node.owner = Register::new(change.node.owner.value, version);
+            }
+            for (name, _) in &made.attrs {
+                match change.node.attrs.get(name) {
+                    Some(value) => {
+                        drop(node.attrs.insert(name.clone(), Register::new(value.value.clone(), version)))
+                    }
+                    None => drop(node.attrs.remove(name)),
+                }
+            }
+        })
+    }
+
+    fn attribute_overlaps(&mut self, change: &NodeChange, old: &Node) -> Result<(), H::Error> {
+        if let Some(base) = change.changed.owner
+            && unseen(&old.owner, self.ck.session, base)
+            && old.owner.value != change.node.owner.value
+        {
+            self.overlap(OverlapRegister::Owner, change.id, old.owner.version)?;
+        }
+        for (name, base) in &change.changed.attrs {
+            let Some(was) = old.attrs.get(name) else { continue };
+            let same = change.node.attrs.get(name).is_some_and(|value| value.value == was.value);
+            if unseen(was, self.ck.session, *base) && !same {
+                self.overlap(OverlapRegister::Attr(name.clone()), change.id, was.version)?;
+            }
+        }
+        Ok(())
+    }
+}

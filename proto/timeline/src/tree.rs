@@ -1,0 +1,223 @@
+//! A drive's tree at one position: whole, or the part of it that a mount has loaded.
+
+use crate::{
+    ids::{NodeId, Version},
+    name::Name,
+    node::{Node, Timestamp},
+    overlay::Overlay,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+    sync::Arc,
+};
+
+/// The register of a name in a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// The node bound there.
+    pub node: NodeId,
+    /// The checkpoint that bound it.
+    pub version: Version,
+}
+
+/// Read access to a tree. Placing asks for nothing else, so the tree may lie in memory, in an index, or be a
+/// layer over another.
+pub trait Head {
+    /// Why an answer could not be given (not: that there is none).
+    type Error;
+    /// The node, if it is in the tree.
+    fn node(&self, id: NodeId) -> Result<Option<Arc<Node>>, Self::Error>;
+    /// What is bound to a name.
+    fn entry(&self, dir: NodeId, name: &Name) -> Result<Option<Entry>, Self::Error>;
+    /// Up to `limit` entries in the order of their names, those after `after`.
+    fn entries(
+        &self,
+        dir: NodeId,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Entry)>, Self::Error>;
+    /// All known names of a node, in order.
+    fn names(&self, node: NodeId) -> Result<Vec<(NodeId, Name)>, Self::Error>;
+    /// The directory that this one was united with.
+    fn alias(&self, dir: NodeId) -> Result<Option<NodeId>, Self::Error>;
+    /// The file that took this one's last name.
+    fn heir(&self, file: NodeId) -> Result<Option<NodeId>, Self::Error>;
+    /// The checkpoint that removed a name.
+    fn tombstone(&self, dir: NodeId, name: &Name) -> Result<Option<Version>, Self::Error>;
+}
+
+/// A directory must be loaded before the question can be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("directory {0} is not loaded")]
+pub struct NotLoaded(pub NodeId);
+
+/// A tree in memory. A directory is loaded when its entries are all here; what is asked of another is
+/// [`NotLoaded`]. A node whose names all lie in directories that are not loaded may be here too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+    dirs: BTreeMap<NodeId, BTreeMap<Name, Entry>>,
+    names: BTreeMap<NodeId, BTreeSet<(NodeId, Name)>>,
+    tombstones: BTreeMap<(NodeId, Name), Version>,
+    aliases: BTreeMap<NodeId, NodeId>,
+    heirs: BTreeMap<NodeId, NodeId>,
+}
+
+impl Tree {
+    /// A new drive: an empty root, loaded.
+    pub fn new_drive(now: Timestamp) -> Self {
+        let mut tree = Self::default();
+        tree.nodes.insert(NodeId::ROOT, Arc::new(Node::root(now)));
+        tree.dirs.insert(NodeId::ROOT, BTreeMap::new());
+        tree
+    }
+
+    /// Whether a directory's entries are here.
+    pub fn is_loaded(&self, dir: NodeId) -> bool {
+        self.dirs.contains_key(&dir)
+    }
+
+    /// Puts a node in place without touching any name.
+    pub fn put_node(&mut self, id: NodeId, node: Arc<Node>) {
+        self.nodes.insert(id, node);
+    }
+
+    /// Takes in a directory's whole list; the nodes bound there are put with [`Tree::put_node`].
+    pub fn load_dir(&mut self, dir: NodeId, entries: BTreeMap<Name, Entry>) {
+        for (name, entry) in &entries {
+            self.names.entry(entry.node).or_default().insert((dir, name.clone()));
+        }
+        if let Some(old) = self.dirs.insert(dir, entries) {
+            let now = &self.dirs[&dir];
+            for (name, entry) in old {
+                if now.get(&name).is_none_or(|e| e.node != entry.node) {
+                    Self::forget_name(&mut self.names, entry.node, &(dir, name));
+                }
+            }
+        }
+    }
+
+    /// Records an alias, heir or tombstone that was loaded.
+    pub fn put_alias(&mut self, from: NodeId, to: NodeId) {
+        self.aliases.insert(from, to);
+    }
+
+    /// All node ids here.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.keys().copied()
+    }
+
+    /// All loaded directories.
+    pub fn loaded_dirs(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.dirs.keys().copied()
+    }
+
+    fn forget_name(
+        names: &mut BTreeMap<NodeId, BTreeSet<(NodeId, Name)>>,
+        node: NodeId,
+        name: &(NodeId, Name),
+    ) {
+        if let Some(set) = names.get_mut(&node) {
+            set.remove(name);
+            if set.is_empty() {
+                names.remove(&node);
+            }
+        }
+    }
+
+    /// Makes what `changes` says true. Entries of directories that are not loaded are passed over; nodes that
+    /// were never here are taken in only where a loaded directory names them or `changes` makes them whole.
+    pub fn apply(&mut self, changes: &Overlay) {
+        for (&id, node) in &changes.nodes {
+            match node {
+                Some(node) => {
+                    self.nodes.insert(id, node.clone());
+                    if node.is_dir() && changes.born.contains(&id) {
+                        self.dirs.entry(id).or_default();
+                    }
+                }
+                None => {
+                    self.nodes.remove(&id);
+                    self.dirs.remove(&id);
+                }
+            }
+        }
+        for (dir, entries) in &changes.entries {
+            let Some(here) = self.dirs.get_mut(dir) else { continue };
+            for (name, entry) in entries {
+                let old = match entry {
+                    Some(entry) => here.insert(name.clone(), *entry),
+                    None => here.remove(name),
+                };
+                let key = (*dir, name.clone());
+                if let Some(old) = old {
+                    Self::forget_name(&mut self.names, old.node, &key);
+                }
+                if let Some(entry) = entry {
+                    self.names.entry(entry.node).or_default().insert(key);
+                }
+            }
+        }
+        for (id, to) in &changes.aliases {
+            self.aliases.insert(*id, *to);
+        }
+        apply_options(&mut self.heirs, &changes.heirs);
+        apply_options(&mut self.tombstones, &changes.tombstones);
+    }
+}
+
+fn apply_options<K: Ord + Clone, V: Clone>(here: &mut BTreeMap<K, V>, changes: &BTreeMap<K, Option<V>>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => here.insert(key.clone(), value.clone()),
+            None => here.remove(key),
+        };
+    }
+}
+
+impl Head for Tree {
+    type Error = NotLoaded;
+
+    fn node(&self, id: NodeId) -> Result<Option<Arc<Node>>, NotLoaded> {
+        Ok(self.nodes.get(&id).cloned())
+    }
+
+    fn entry(&self, dir: NodeId, name: &Name) -> Result<Option<Entry>, NotLoaded> {
+        match self.dirs.get(&dir) {
+            Some(entries) => Ok(entries.get(name).copied()),
+            None if self.nodes.contains_key(&dir) => Err(NotLoaded(dir)),
+            None => Ok(None),
+        }
+    }
+
+    fn entries(
+        &self,
+        dir: NodeId,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<(Name, Entry)>, NotLoaded> {
+        let Some(entries) = self.dirs.get(&dir) else {
+            return if self.nodes.contains_key(&dir) { Err(NotLoaded(dir)) } else { Ok(Vec::new()) };
+        };
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = entries.range::<Name, _>((from, Bound::Unbounded));
+        Ok(range.take(limit).map(|(name, entry)| (name.clone(), *entry)).collect())
+    }
+
+    fn names(&self, node: NodeId) -> Result<Vec<(NodeId, Name)>, NotLoaded> {
+        Ok(self.names.get(&node).map(|set| set.iter().cloned().collect()).unwrap_or_default())
+    }
+
+    fn alias(&self, dir: NodeId) -> Result<Option<NodeId>, NotLoaded> {
+        Ok(self.aliases.get(&dir).copied())
+    }
+
+    fn heir(&self, file: NodeId) -> Result<Option<NodeId>, NotLoaded> {
+        Ok(self.heirs.get(&file).copied())
+    }
+
+    fn tombstone(&self, dir: NodeId, name: &Name) -> Result<Option<Version>, NotLoaded> {
+        Ok(self.tombstones.get(&(dir, name.clone())).copied())
+    }
+}
