@@ -211,7 +211,8 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.lifelines.cut();
-        self.server.end();
+        self.server.kill9();
+        process::end_below(&self.root);
         let left = process::detach_below(&self.root);
         if std::env::var_os("TIDEFS_KEEP").is_some() || !left.is_empty() {
             drop(writeln!(std::io::stderr(), "kept: {} {left:?}", self.root.display()));

@@ -133,6 +133,22 @@ pub fn kill9(pid: Pid) {
     }
 }
 
+/// Ends every process whose command line names a path below `root`, by its id. For what a failed
+/// command left behind without telling.
+pub fn end_below(root: &Path) {
+    let needle = format!("{}/", root.display()).into_bytes();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok) {
+        let number = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if let Some(pid) = number
+            && pid != rustix::process::getpid()
+            && line.windows(needle.len()).any(|window| window == needle)
+        {
+            kill9(pid);
+        }
+    }
+}
+
 /// Detaches whatever is mounted at `dir`. No effect when nothing is.
 pub fn detach(dir: &Path) {
     while unmount(dir, UnmountFlags::DETACH).is_ok() {}

@@ -103,10 +103,6 @@ impl Server {
         self.spawn()
     }
 
-    pub(super) fn end(&mut self) {
-        self.kill9();
-    }
-
     fn spawn(&mut self) -> Result<()> {
         let log = std::fs::File::options().create(true).append(true).open(&self.log)?;
         let mut child = Command::new(&self.program)
