@@ -27,7 +27,7 @@ const FORMAT: &[u8] = b"tidefs index 1 ";
 /// How many indexes that were moved aside are kept.
 const BROKEN_KEPT: u64 = 3;
 /// How long an open waits for an earlier one in this process to end: sled gives its lock back in the background.
-const LOCK_WAIT: Duration = Duration::from_secs(5);
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How to open a [`SledIndex`].
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,8 @@ impl SledOptions {
 #[derive(Debug)]
 pub struct SledIndex {
     dir: PathBuf,
-    tree: sled::Db,
+    /// There until the drop.
+    tree: Option<sled::Db>,
     /// sled's own file, opened once more to sync it.
     file: File,
     /// The position, and the turn of whoever commits.
@@ -84,7 +85,7 @@ impl SledIndex {
     /// # Errors
     /// `Broken` at the first page that does not verify; the next open then moves the index aside.
     pub fn verify(&self) -> Result<(), IndexError> {
-        self.guarded("read", || self.tree.iter().try_for_each(|pair| pair.map(drop)))
+        self.guarded("read", || self.tree()?.iter().try_for_each(|pair| pair.map(drop)))
     }
 
     fn try_open(dir: &Path, options: SledOptions) -> Result<Self, IndexError> {
@@ -93,17 +94,21 @@ impl SledIndex {
             .cache_capacity(options.cache_bytes)
             .flush_every_ms(None)
             .mode(sled::Mode::HighThroughput);
-        let tree = open_patiently(dir, &config)?;
-        let position = guarded(dir, "open", || check_format(&tree, options.drive))?
-            .map_err(|what| IndexError::Broken { path: dir.to_owned(), what })?;
+        let tree = Some(open_patiently(dir, &config)?);
         let path = dir.join("db");
         let file = File::open(&path).doing("open", &path)?;
-        let index = Self { dir: dir.to_owned(), tree, file, position: Mutex::new(position) };
+        let index = Self { dir: dir.to_owned(), tree, file, position: Mutex::new(0) };
+        *index.position.lock() = guarded(dir, "open", || check_format(index.tree()?, options.drive))?
+            .map_err(|what| IndexError::Broken { path: dir.to_owned(), what })?;
         index.flush()?;
         index.file.sync_all().doing("sync", &path)?;
         sync_dir(dir)?;
         sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
         Ok(index)
+    }
+
+    fn tree(&self) -> sled::Result<&sled::Db> {
+        self.tree.as_ref().ok_or_else(|| sled::Error::ReportableBug("the index is closed".into()))
     }
 
     fn guarded<T>(
@@ -122,10 +127,20 @@ impl SledIndex {
     }
 }
 
+impl Drop for SledIndex {
+    fn drop(&mut self) {
+        // sled flushes when it is dropped, and may panic at that too.
+        let tree = self.tree.take();
+        if catch_unwind(AssertUnwindSafe(move || drop(tree))).is_err() {
+            tracing::warn!(dir = %self.dir.display(), "sled panicked while the index was closed");
+        }
+    }
+}
+
 impl Index for SledIndex {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, IndexError> {
         super::check_key(key)?;
-        self.guarded("read", || Ok(self.tree.get(inner_key(key))?.map(|value| value.to_vec())))
+        self.guarded("read", || Ok(self.tree()?.get(inner_key(key))?.map(|value| value.to_vec())))
     }
 
     fn range(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<Pair>, IndexError> {
@@ -137,7 +152,7 @@ impl Index for SledIndex {
         };
         self.guarded("read", || {
             let mut found = Vec::new();
-            for pair in self.tree.range((start, Bound::Unbounded)).take(limit) {
+            for pair in self.tree()?.range((start, Bound::Unbounded)).take(limit) {
                 let (key, value) = pair?;
                 if !key.starts_with(&inner_prefix) {
                     break;
@@ -162,7 +177,7 @@ impl Index for SledIndex {
             }
         }
         inner.insert(POSITION_KEY, &position.to_be_bytes());
-        self.guarded("write", || self.tree.apply_batch(inner))?;
+        self.guarded("write", || self.tree()?.apply_batch(inner))?;
         *current = position;
         Ok(())
     }
@@ -172,7 +187,7 @@ impl Index for SledIndex {
     }
 
     fn flush(&self) -> Result<(), IndexError> {
-        self.guarded("flush", || self.tree.flush().map(drop))?;
+        self.guarded("flush", || self.tree()?.flush().map(drop))?;
         // sled's own flush leaves the bytes in the page cache.
         Ok(self.file.sync_data().doing("sync", &self.dir.join("db"))?)
     }
@@ -222,11 +237,13 @@ fn is_lock(error: &io::Error) -> bool {
     error.to_string().contains("could not acquire lock")
 }
 
-/// Errors that sled makes up from the bytes it read, rather than passing on the system's.
+/// Whether the error comes from what is in the folder, rather than from the machine under it.
 fn says_damaged(error: &io::Error) -> bool {
-    error.raw_os_error().is_none()
-        && !crate::store::disk::is_full(error)
-        && error.kind() != io::ErrorKind::PermissionDenied
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, PermissionDenied};
+    let odd_folder = matches!(error.kind(), NotADirectory | IsADirectory | InvalidInput);
+    let made_up_by_sled = error.raw_os_error().is_none();
+    let machine = crate::store::disk::is_full(error) || error.kind() == PermissionDenied;
+    odd_folder || (made_up_by_sled && !machine)
 }
 
 fn open_patiently(dir: &Path, config: &sled::Config) -> Result<sled::Db, IndexError> {

@@ -387,12 +387,7 @@ fn open_last(dir: &Path, drive: [u8; 16], firsts: &mut Vec<u64>) -> Result<Write
     Ok(Writer { segment, end: checked.end, next: checked.next })
 }
 
-fn replace_headless(
-    dir: &Path,
-    drive: [u8; 16],
-    firsts: &[u64],
-    torn: u64,
-) -> Result<Writer, JournalError> {
+fn replace_headless(dir: &Path, drive: [u8; 16], firsts: &[u64], torn: u64) -> Result<Writer, JournalError> {
     if let [.., previous, _] = *firsts {
         let segment = Segment::open(dir, previous, drive)?.ok_or_else(|| headless(dir, previous))?;
         let checked = segment.check()?;
