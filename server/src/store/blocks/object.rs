@@ -39,7 +39,8 @@ pub struct ObjectBlocks {
 
 impl ObjectBlocks {
     /// Opens the packs in the local folder `dir`, which is made if it is missing, and removes what unfinished
-    /// uploads left there. Blocks the thread.
+    /// uploads left there. Blocks the thread. Open a folder once and clone: a second open takes the uploads that
+    /// are under way through the first for leftovers.
     ///
     /// # Errors
     /// When the folder cannot be made, listed or cleaned.
