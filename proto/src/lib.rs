@@ -1,1 +1,2 @@
-//! tidefs
+//! The language that a tidefs mount and a tidefs server speak.
+pub mod pack;
