@@ -1,1 +1,2 @@
-//! tidefs
+//! Mounts a tidefs drive: kernel door, write-ahead log, session, command line.
+pub mod wal;
