@@ -15,6 +15,8 @@
 //!   failed sync the kernel may call pages clean that never reached the disk.
 
 mod error;
+pub mod outbox;
+mod pack_file;
 mod pool;
 mod record;
 mod recovery;
@@ -32,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 pub use error::LogError;
+pub use pack_file::PackFile;
 pub use record::{DATA_BYTES_MAX, HEAD_BYTES_MAX, Record};
 pub use recovery::Recovered;
 pub use sync::LogSync;
