@@ -51,6 +51,16 @@ const WRITE_OUT_BYTES: u64 = 4 << 20;
 
 const _: () = assert!((record::HEADER_BYTES + HEAD_BYTES_MAX + DATA_BYTES_MAX) as u64 <= SEGMENT_BYTES);
 
+/// Makes a folder durable: a synced file in a folder that the disk does not know is lost. Folders above the parent
+/// are their maker's to sync. Gives the folder, open for syncing.
+fn durable_folder(dir: &Path) -> std::io::Result<File> {
+    std::fs::create_dir_all(dir)?;
+    if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+        File::open(parent)?.sync_all()?;
+    }
+    File::open(dir)
+}
+
 /// An address in the log. Addresses only grow, also over restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPos(pub u64);
@@ -111,7 +121,7 @@ impl Log {
     /// Memory stays bounded by one record. Everything before `start` is freed.
     ///
     /// Replay ends at the first record that does not verify. Segments behind that point that still hold records are
-    /// kept as `<number>.lost` (the newest four) and counted in [`Recovered::lost_segments`].
+    /// kept as `<number>.lost` (of earlier starts, the newest four) and counted in [`Recovered::lost_segments`].
     ///
     /// # Errors
     /// [`LogError::Io`] when the folder or a segment cannot be read: an unreadable disk is never taken for the end
@@ -237,11 +247,14 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// The `len` bytes at `pos`, which lie in one record that is still held.
+    /// The `len` bytes at `pos`, which lie in one record that is still held; no bytes are read anywhere.
     ///
     /// # Errors
     /// [`LogError::NotHeld`] when they do not; [`LogError::Io`] when the disk fails.
     pub fn read(&self, pos: LogPos, len: usize) -> Result<Vec<u8>, LogError> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
         self.pin(pos, len)?.read(pos, len)
     }
 
@@ -250,6 +263,9 @@ impl LogReader {
     /// # Errors
     /// As [`LogReader::read`].
     pub fn read_into(&self, pos: LogPos, buffer: &mut [u8]) -> Result<(), LogError> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
         self.pin(pos, buffer.len())?.read_into(pos, buffer)
     }
 

@@ -77,8 +77,7 @@ impl Outbox {
     /// # Errors
     /// [`OutboxError::Io`] when the folder cannot be made, listed or cleaned.
     pub fn open(dir: &Path) -> Result<Outbox, OutboxError> {
-        std::fs::create_dir_all(dir).map_err(|e| OutboxError::io("make the folder", dir, e))?;
-        let dir_file = File::open(dir).map_err(|e| OutboxError::io("open", dir, e))?;
+        let dir_file = super::durable_folder(dir).map_err(|e| OutboxError::io("make the folder", dir, e))?;
         let outbox = Outbox { dir: dir.to_path_buf(), dir_file, temporary: AtomicU64::new(0) };
         let list = |e| OutboxError::io("list", dir, e);
         for entry in std::fs::read_dir(dir).map_err(list)? {

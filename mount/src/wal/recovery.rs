@@ -19,7 +19,7 @@ use super::record::{HEADER_BYTES, Header, Record, decode_header, verifies};
 use super::segment::{Parts, Segment};
 use super::{DATA_BYTES_MAX, HEAD_BYTES_MAX, Log, LogError, LogPos, SEGMENT_BYTES, Shared};
 
-/// Segments cut off by a gap that are kept for a human to look at.
+/// Segments cut off by a gap at earlier starts that are kept for a human to look at.
 const LOST_MAX: usize = 4;
 /// Bytes read at once while walking: many small records in one system call.
 const WINDOW_BYTES: usize = 256 << 10;
@@ -59,14 +59,13 @@ pub(super) fn open(
     start: LogPos,
     mut on_record: impl FnMut(Record<'_>),
 ) -> Result<(Log, Recovered), LogError> {
-    std::fs::create_dir_all(dir).map_err(|e| LogError::from_io("make the folder", dir, e))?;
+    let dir_file = super::durable_folder(dir).map_err(|e| LogError::from_io("make the folder", dir, e))?;
     let listing = list(dir)?;
     let mut walk = Walk { dir, end: start, records: 0, window: Window::default() };
     let kept = walk.all(&listing.segments, start, &mut on_record)?;
     let (end, records) = (walk.end, walk.records);
     listing.temporary.iter().for_each(|path| pool::remove(path));
 
-    let dir_file = File::open(dir).map_err(|e| LogError::from_io("open", dir, e))?;
     let pool = Pool::start(dir, listing.spares)?;
     let shared = Arc::new(Shared {
         dir: dir.to_path_buf(),
@@ -138,7 +137,7 @@ fn clear(
     pool: &Pool,
     start: LogPos,
     others: impl Iterator<Item = u64>,
-    mut lost: Vec<(u64, PathBuf)>,
+    mut lost_before: Vec<(u64, PathBuf)>,
 ) -> Result<usize, LogError> {
     let dir = &shared.dir;
     let mut count = 0;
@@ -151,14 +150,13 @@ fn clear(
             let aside = dir.join(format!("{number:016x}.lost"));
             std::fs::rename(&path, &aside).map_err(|e| LogError::from_io("move aside", &path, e))?;
             tracing::warn!(path = %aside.display(), "log records behind a gap were not replayed; kept aside");
-            lost.push((number, aside));
             count += 1;
         } else {
             pool::remove(&path);
         }
     }
-    let surplus = lost.len().saturating_sub(LOST_MAX);
-    lost.drain(..surplus).for_each(|(_, path)| pool::remove(&path));
+    let surplus = lost_before.len().saturating_sub(LOST_MAX);
+    lost_before.drain(..surplus).for_each(|(_, path)| pool::remove(&path));
     if count > 0 {
         shared.dir_file.sync_all().map_err(|e| LogError::from_io("sync", dir, e))?;
     }

@@ -227,6 +227,31 @@ fn reads_outside_the_log_are_errors() {
     assert_eq!(log.end(), at.end);
 }
 
+/// A record may fill a segment to its last byte, and everything works across that border.
+#[test]
+fn a_record_may_end_at_the_border() {
+    let (dir, mut log) = fresh();
+    until("a spare", || log.pool.is_ready());
+    let mut last = log.append(0, b"", b"").unwrap();
+    while last.end.0 < SEGMENT_BYTES {
+        let room = (SEGMENT_BYTES - last.end.0) as usize - record::HEADER_BYTES;
+        // Never less room than a header.
+        let head =
+            if room <= HEAD_BYTES_MAX { room } else { HEAD_BYTES_MAX.min(room - record::HEADER_BYTES) };
+        last = log.append(1, &vec![1; head], b"").unwrap();
+    }
+    assert_eq!(last.end, LogPos(SEGMENT_BYTES));
+    assert_eq!(log.reader().read(last.data, 0).unwrap(), b"");
+    let next = log.append(2, b"next", b"data").unwrap();
+    assert_eq!(next.start, last.end);
+    log.sync().sync_to(next.end).unwrap();
+    log.release_before(last.end);
+    assert_eq!(log.reader().read(next.data, 4).unwrap(), b"data");
+    drop(log);
+    let (_, recovered, records) = open(dir.path(), last.end);
+    assert_eq!((recovered.end, heads(&records)), (next.end, vec![b"next".to_vec()]));
+}
+
 /// A failed append changes nothing, even when its bytes reached the file, and the log goes on.
 #[test]
 fn failed_append_changes_nothing() {
