@@ -2,6 +2,7 @@
 //! command line.
 
 pub mod cache;
+pub mod session;
 
 pub mod volume;
 pub mod wal;

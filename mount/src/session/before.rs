@@ -1,11 +1,7 @@
 //! What the open batch found when it first touched something. With the changes themselves it is all that
 //! sealing needs, so a batch can be sealed from the log alone: after a crash, and with no server in reach.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, convert::Infallible, sync::Arc};
 use tidefs_timeline::{Entry, Head, Name, Node, NodeId, Spot, Version};
 
 /// A name in a directory.

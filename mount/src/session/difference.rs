@@ -4,8 +4,8 @@
 use super::before::{At, Before};
 use std::{collections::BTreeMap, sync::Arc};
 use tidefs_timeline::{
-    Changed, Checkpoint, CheckpointNo, DirInfo, EntryChange, LostNode, Node, NodeChange, NodeId, Overlay, Owner, Position,
-    SessionNo, Spot, Timestamp, Version,
+    Changed, Checkpoint, CheckpointNo, DirInfo, EntryChange, LostNode, Node, NodeChange, NodeId, Overlay,
+    Owner, Position, SessionNo, Spot, Timestamp, Version,
 };
 
 /// Who ships, under which number, on top of which position.
@@ -30,7 +30,12 @@ struct Difference<'a> {
 }
 
 /// The checkpoint that leads from `before` to `after`. `stamps` tells when each name last changed.
-pub fn difference(before: &Before, after: &Overlay, heading: &Heading, stamps: &BTreeMap<At, Timestamp>) -> Checkpoint {
+pub fn difference(
+    before: &Before,
+    after: &Overlay,
+    heading: &Heading,
+    stamps: &BTreeMap<At, Timestamp>,
+) -> Checkpoint {
     let diff = Difference { before, after, heading, stamps };
     let entries = diff.entries();
     let nodes = diff.nodes(&entries);
@@ -89,7 +94,8 @@ impl Difference<'_> {
             if was.is_none() && new_names.is_empty() {
                 continue;
             }
-            let changed = was.map_or(Changed::default(), |was| self.changed(was, node, entered.get(id).copied()));
+            let changed =
+                was.map_or(Changed::default(), |was| self.changed(was, node, entered.get(id).copied()));
             if was.is_some() && changed.is_empty() && new_names.is_empty() {
                 continue;
             }
@@ -134,7 +140,9 @@ impl Difference<'_> {
         // A directory's times follow from its entries; only what does not is carried.
         let follows = entered.map_or(then.mtime, |time| then.mtime.max(time));
         changed.mtime = if is.is_dir() { now.mtime != follows } else { now.mtime != then.mtime };
-        changed.ctime = !is.is_dir() && now.ctime != then.ctime || is.is_dir() && changed.mtime || changed.owner.is_some();
+        changed.ctime = !is.is_dir() && now.ctime != then.ctime
+            || is.is_dir() && changed.mtime
+            || changed.owner.is_some();
         for (name, value) in &is.attrs {
             let old = was.attrs.get(name);
             if value.version == mine && old.is_none_or(|old| old.value != value.value) {
@@ -190,7 +198,8 @@ impl Difference<'_> {
     fn dir_info(&self, id: NodeId, after: &BTreeMap<NodeId, Spot>) -> DirInfo {
         let before = self.before.spots.get(&id).cloned().flatten();
         let removed = matches!(self.after.nodes.get(&id), Some(None));
-        let node = self.after.nodes.get(&id).cloned().flatten().or_else(|| self.before.nodes.get(&id).cloned());
+        let node =
+            self.after.nodes.get(&id).cloned().flatten().or_else(|| self.before.nodes.get(&id).cloned());
         DirInfo {
             id,
             after: if removed { None } else { after.get(&id).cloned().or_else(|| before.clone()) },

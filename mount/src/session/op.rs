@@ -4,8 +4,8 @@
 use super::before::At;
 use std::sync::Arc;
 use tidefs_timeline::{
-    AttrName, Content, Entry, ExtentMap, FileContent, FileMap, Head, Node, NodeId, Owner, Piece, Register, Source, Timestamp,
-    Version, Work,
+    AttrName, Content, Entry, ExtentMap, FileContent, FileMap, Head, Node, NodeId, Owner, Piece, Register,
+    Source, Timestamp, Version, Work,
 };
 
 /// One change.
@@ -92,9 +92,11 @@ impl Op {
     /// The node whose registers it changes, if it is not about names.
     pub fn node(&self) -> Option<NodeId> {
         match self {
-            Op::Write { id, .. } | Op::Truncate { id, .. } | Op::Times { id, .. } | Op::Owner { id, .. } | Op::Attr { id, .. } => {
-                Some(*id)
-            }
+            Op::Write { id, .. }
+            | Op::Truncate { id, .. }
+            | Op::Times { id, .. }
+            | Op::Owner { id, .. }
+            | Op::Attr { id, .. } => Some(*id),
             _ => None,
         }
     }
@@ -122,7 +124,12 @@ pub struct Stamp {
 }
 
 /// Applies a change.
-pub fn apply<H: Head>(tree: &mut Work<'_, H>, op: &Op, stamp: Stamp, maps: &dyn Maps) -> Result<(), H::Error> {
+pub fn apply<H: Head>(
+    tree: &mut Work<'_, H>,
+    op: &Op,
+    stamp: Stamp,
+    maps: &dyn Maps,
+) -> Result<(), H::Error> {
     let by = (stamp.version, stamp.now);
     let entry = |node| Some(Entry { node, version: stamp.version });
     match op {
@@ -200,7 +207,12 @@ fn let_go<H: Head>(tree: &mut Work<'_, H>, id: NodeId, stamp: Stamp) -> Result<(
     Ok(())
 }
 
-fn rename<H: Head>(tree: &mut Work<'_, H>, names: (&At, &At), exchange: bool, stamp: Stamp) -> Result<(), H::Error> {
+fn rename<H: Head>(
+    tree: &mut Work<'_, H>,
+    names: (&At, &At),
+    exchange: bool,
+    stamp: Stamp,
+) -> Result<(), H::Error> {
     let (from, to) = names;
     let by = (stamp.version, stamp.now);
     let Some(moving) = tree.entry(from.0, &from.1)? else { return Ok(()) };

@@ -4,13 +4,12 @@ use super::{
     before::{At, Before, EntryBefore},
     op::Op,
 };
-use prost::Message;
 use std::sync::Arc;
 use tidefs_proto::{
     bad::{Bad, bad, exactly, need},
     model::{
-        attr_name_from, extent_to, extents_from, name_from, node_from, node_to, owner_from, spot_from, spot_to, time_from,
-        time_to, version_from, version_need, version_to,
+        attr_name_from, extent_to, extents_from, name_from, node_from, node_to, owner_from, spot_from,
+        spot_to, time_from, time_to, version_from, version_need, version_to,
     },
     wire,
 };
@@ -77,7 +76,9 @@ fn node_lines(id: NodeId, node: &Node, names: &[At]) -> Vec<wire::LogNode> {
         }
         for (offset, piece) in map.iter() {
             match piece.source {
-                Source::Local(position) => line.locals.push(wire::LocalExtent { offset, len: piece.len, position }),
+                Source::Local(position) => {
+                    line.locals.push(wire::LocalExtent { offset, len: piece.len, position })
+                }
                 Source::Block { .. } => line.blocks.extend(extent_to(offset, &piece)),
             }
             if line.locals.len() + line.blocks.len() >= PIECES_MAX {
@@ -101,7 +102,10 @@ pub fn context_from(context: &wire::LogContext, before: &mut Before, open: &mut 
                 continue;
             }
             before.nodes.insert(id, Arc::new(node_from(message)?));
-            let names = line.names.iter().map(|spot| spot_from("log.name", spot).map(|spot| (spot.parent, spot.name)));
+            let names = line
+                .names
+                .iter()
+                .map(|spot| spot_from("log.name", spot).map(|spot| (spot.parent, spot.name)));
             before.names.insert(id, names.collect::<Bad<_>>()?);
         }
         if *open == Some(id)
@@ -140,19 +144,24 @@ fn add_pieces(node: &mut Node, line: &wire::LogNode) -> Bad<()> {
 }
 
 /// A change as a message.
-pub fn change_to(op: &Op, now: Timestamp, context: wire::LogContext) -> wire::LogChange {
-    use wire::log_change::Change;
+pub fn change_to(op: &Op, now: Timestamp, context: wire::LogContext) -> wire::LoggedChange {
+    use wire::logged_change::Change;
     let spot = |at: &At| Some(spot_to(at.0, &at.1));
     let change = match op {
-        Op::Make { at, id, node } => Change::Make(wire::LogMake { at: spot(at), id: id.0, node: Some(node_to(node)) }),
+        Op::Make { at, id, node } => {
+            Change::Make(wire::LogMake { at: spot(at), id: id.0, node: Some(node_to(node)) })
+        }
         Op::Link { id, at } => Change::Link(wire::LogLink { id: id.0, at: spot(at) }),
         Op::Remove { at } => Change::Remove(wire::LogRemove { at: spot(at) }),
         Op::Rename { from, to, exchange } => {
             Change::Rename(wire::LogRename { from: spot(from), to: spot(to), exchange: *exchange })
         }
-        Op::Write { id, offset, len, clear_set_id, .. } => {
-            Change::Write(wire::LogWrite { id: id.0, offset: *offset, len: *len, clear_set_id: *clear_set_id })
-        }
+        Op::Write { id, offset, len, clear_set_id, .. } => Change::Write(wire::LogWrite {
+            id: id.0,
+            offset: *offset,
+            len: *len,
+            clear_set_id: *clear_set_id,
+        }),
         Op::Truncate { id, size, clear_set_id } => {
             Change::Truncate(wire::LogTruncate { id: id.0, size: *size, clear_set_id: *clear_set_id })
         }
@@ -167,12 +176,12 @@ pub fn change_to(op: &Op, now: Timestamp, context: wire::LogContext) -> wire::Lo
             remove: value.is_none(),
         }),
     };
-    wire::LogChange { context: Some(context), now: Some(time_to(now)), change: Some(change) }
+    wire::LoggedChange { context: Some(context), now: Some(time_to(now)), change: Some(change) }
 }
 
 /// Reads a change; `data` is where the record's bytes lie in the log.
-pub fn change_from(message: &wire::LogChange, data: u64) -> Bad<(Op, Timestamp)> {
-    use wire::log_change::Change;
+pub fn change_from(message: &wire::LoggedChange, data: u64) -> Bad<(Op, Timestamp)> {
+    use wire::logged_change::Change;
     let at = |spot: &Option<wire::Spot>| {
         let spot = spot_from("log.at", need("log.at", spot.as_ref())?)?;
         Ok((spot.parent, spot.name))
@@ -184,16 +193,27 @@ pub fn change_from(message: &wire::LogChange, data: u64) -> Bad<(Op, Timestamp)>
         }
         Change::Link(link) => Op::Link { id: NodeId(link.id), at: at(&link.at)? },
         Change::Remove(remove) => Op::Remove { at: at(&remove.at)? },
-        Change::Rename(rename) => Op::Rename { from: at(&rename.from)?, to: at(&rename.to)?, exchange: rename.exchange },
+        Change::Rename(rename) => {
+            Op::Rename { from: at(&rename.from)?, to: at(&rename.to)?, exchange: rename.exchange }
+        }
         Change::Write(write) => {
-            if write.offset.checked_add(write.len).is_none_or(|end| end > tidefs_timeline::limits::FILE_BYTES_MAX) {
+            if write
+                .offset
+                .checked_add(write.len)
+                .is_none_or(|end| end > tidefs_timeline::limits::FILE_BYTES_MAX)
+            {
                 return bad("log.write", "reaches beyond the largest file");
             }
-            let (id, offset, len, clear_set_id) = (NodeId(write.id), write.offset, write.len, write.clear_set_id);
+            let (id, offset, len, clear_set_id) =
+                (NodeId(write.id), write.offset, write.len, write.clear_set_id);
             Op::Write { id, offset, len, local: data, clear_set_id }
         }
-        Change::Truncate(cut) => Op::Truncate { id: NodeId(cut.id), size: cut.size, clear_set_id: cut.clear_set_id },
-        Change::Times(times) => Op::Times { id: NodeId(times.id), mtime: time_from("log.mtime", &times.mtime)? },
+        Change::Truncate(cut) => {
+            Op::Truncate { id: NodeId(cut.id), size: cut.size, clear_set_id: cut.clear_set_id }
+        }
+        Change::Times(times) => {
+            Op::Times { id: NodeId(times.id), mtime: time_from("log.mtime", &times.mtime)? }
+        }
         Change::Owner(owner) => {
             Op::Owner { id: NodeId(owner.id), owner: owner_from(owner.mode, owner.uid, owner.gid)? }
         }
@@ -236,7 +256,9 @@ impl SealMap {
                 let (from, to) = ((*at).max(position), (at + run.len).min(end));
                 if from < to {
                     let source = match run.source {
-                        Source::Block { hash, offset } => Source::Block { hash, offset: offset + (from - at) as u32 },
+                        Source::Block { hash, offset } => {
+                            Source::Block { hash, offset: offset + (from - at) as u32 }
+                        }
                         Source::Local(there) => Source::Local(there + (from - at)),
                     };
                     found.push((offset + (from - position), Piece { len: to - from, source }));
@@ -268,9 +290,12 @@ impl SealMap {
     /// As messages.
     pub fn to_wire(&self) -> Vec<wire::SealedExtent> {
         let line = |(position, run): (&u64, &SealedRun)| match run.source {
-            Source::Block { hash, offset } => {
-                Some(wire::SealedExtent { position: *position, len: run.len, block: hash.0.to_vec().into(), block_offset: offset })
-            }
+            Source::Block { hash, offset } => Some(wire::SealedExtent {
+                position: *position,
+                len: run.len,
+                block: hash.0.to_vec().into(),
+                block_offset: offset,
+            }),
             Source::Local(_) => None,
         };
         self.0.iter().filter_map(line).collect()
@@ -281,7 +306,10 @@ impl SealMap {
         let mut map = Self::default();
         for line in lines {
             let hash = Hash(exactly("sealed.block", &line.block)?);
-            map.add(line.position, SealedRun { len: line.len, source: Source::Block { hash, offset: line.block_offset } });
+            map.add(
+                line.position,
+                SealedRun { len: line.len, source: Source::Block { hash, offset: line.block_offset } },
+            );
         }
         Ok(map)
     }

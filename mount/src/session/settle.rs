@@ -29,7 +29,11 @@ pub struct SettleConfig {
 impl Default for SettleConfig {
     /// 1 s, 100 ms, 5 s.
     fn default() -> Self {
-        Self { settle: Duration::from_secs(1), signal_settle: Duration::from_millis(100), max_delay: Duration::from_secs(5) }
+        Self {
+            settle: Duration::from_secs(1),
+            signal_settle: Duration::from_millis(100),
+            max_delay: Duration::from_secs(5),
+        }
     }
 }
 
@@ -72,6 +76,8 @@ pub struct Change {
     pub signal: bool,
     /// Bytes written.
     pub bytes: u64,
+    /// The file that lost its name to this one: what settles from now on is this one.
+    pub replaced: Option<NodeId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,10 +143,18 @@ impl Settler {
         self.oldest.get_or_insert(change.now);
         self.newest = change.now;
         match change.event {
-            Event::Started => drop(self.waiting.insert(change.node, Waiting { maker: change.pid, until: None })),
+            Event::Started => {
+                drop(self.waiting.insert(change.node, Waiting { maker: change.pid, until: None }))
+            }
             Event::Wrote => self.paused(change.node, change.now),
             Event::Placed => drop(self.waiting.remove(&change.node)),
             Event::Other => {}
+        }
+        if let Some(replaced) = change.replaced {
+            self.waiting.remove(&replaced);
+            if let Some(path) = self.paths.remove(&replaced) {
+                self.due.remove(&(self.settled(path), replaced));
+            }
         }
         if self.waiting.is_empty() {
             self.clear = self.changes;
@@ -174,7 +188,8 @@ impl Settler {
     }
 
     fn settled(&self, path: Path) -> Tick {
-        path.changed + if path.signal { self.config.signal_settle.min(self.config.settle) } else { self.config.settle }
+        path.changed
+            + if path.signal { self.config.signal_settle.min(self.config.settle) } else { self.config.settle }
     }
 
     /// Asks for a cut as soon as may be.

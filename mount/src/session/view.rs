@@ -81,7 +81,8 @@ impl View {
         let mut more = Before::default();
         for at in entries {
             if !batch.entries.contains_key(at) && !more.entries.contains_key(at) {
-                let (entry, tombstone) = self.with(|v| Ok((v.entry(at.0, &at.1)?, v.tombstone(at.0, &at.1)?)))?;
+                let (entry, tombstone) =
+                    self.with(|v| Ok((v.entry(at.0, &at.1)?, v.tombstone(at.0, &at.1)?)))?;
                 more.entries.insert(at.clone(), EntryBefore { entry, tombstone });
             }
             self.add_node(batch, &mut more, at.0);
@@ -118,7 +119,9 @@ impl View {
                     return;
                 }
                 more.spots.insert(at, self.spot(at));
-                if let Some(node) = self.node(at).filter(|_| !batch.nodes.contains_key(&at) && !more.nodes.contains_key(&at)) {
+                if let Some(node) =
+                    self.node(at).filter(|_| !batch.nodes.contains_key(&at) && !more.nodes.contains_key(&at))
+                {
                     more.names.insert(at, self.names(at));
                     more.nodes.insert(at, node);
                 }
