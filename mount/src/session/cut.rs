@@ -212,12 +212,34 @@ impl Session {
         }
         for layer in self.layers.iter_mut() {
             resolve_all(&sealed.map, layer.effects.nodes.values_mut().flatten());
+            if !layer.sealed {
+                Arc::make_mut(&mut layer.checkpoint).nodes.iter_mut().for_each(|n| sealed.map.resolve_content(&mut n.node));
+            }
         }
         resolve_all(&sealed.map, self.view.open.nodes.values_mut().flatten());
         resolve_all(&sealed.map, self.batch.before.nodes.values_mut());
         self.resolve_orphans(&sealed.map);
         self.view.sealed = self.layers.merged();
         self.layers.remember(sealed.map);
+    }
+
+    /// Pieces of files that left the tree which lie in the log, or beside it.
+    pub fn orphan_pieces(&mut self) -> Vec<tidefs_timeline::Piece> {
+        let mut pieces = Vec::new();
+        for node in self.kernel.orphans_mut() {
+            if let Content::File(file) = &node.content.value
+                && let tidefs_timeline::FileMap::Extents(map) = &file.map
+            {
+                let local = |piece: &tidefs_timeline::Piece| matches!(piece.source, tidefs_timeline::Source::Local(_));
+                pieces.extend(map.iter().map(|(_, piece)| piece).filter(local));
+            }
+        }
+        pieces
+    }
+
+    /// When the oldest change of the open batch was made.
+    pub fn oldest_change(&self) -> Option<super::settle::Tick> {
+        self.batch.ops.first().map(|logged| logged.change.now)
     }
 
     /// Bytes of files that left the tree went elsewhere.

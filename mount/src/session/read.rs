@@ -75,6 +75,11 @@ impl Session {
         Ok(Found { id, node })
     }
 
+    /// The kernel was given a node.
+    pub fn count_lookup(&mut self, id: NodeId) {
+        self.kernel.looked_up(id);
+    }
+
     /// The kernel gives lookups back.
     pub fn forget(&mut self, id: NodeId, count: u64) {
         self.kernel.forget(id, count);

@@ -277,10 +277,16 @@ impl SealMap {
             Content::File(file) => matches!(&file.map, FileMap::Extents(map) if map.has_local()),
             _ => false,
         };
-        if self.0.is_empty() || !local(node) {
-            return;
+        if !self.0.is_empty() && local(node) {
+            self.resolve_content(Arc::make_mut(node));
         }
-        if let Content::File(file) = &mut Arc::make_mut(node).content.value
+    }
+
+    /// The same for a node that is not shared.
+    pub fn resolve_content(&self, node: &mut Node) {
+        if let Content::File(file) = &mut node.content.value
+            && let FileMap::Extents(map) = &file.map
+            && map.has_local()
             && let FileMap::Extents(map) = &mut Arc::make_mut(file).map
         {
             self.resolve(map);
