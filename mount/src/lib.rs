@@ -2,7 +2,7 @@
 //! command line.
 
 pub mod cache;
+pub mod link;
 pub mod session;
-
 pub mod volume;
 pub mod wal;
