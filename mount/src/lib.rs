@@ -1,4 +1,10 @@
 //! Mounts a tidefs drive: the kernel's door, the write-ahead log, the session, the link to the server, the
 //! command line.
 
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod driver;
+pub mod exit;
+pub mod state;
 pub mod volume;
