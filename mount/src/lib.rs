@@ -2,7 +2,13 @@
 //! command line.
 
 pub mod cache;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod driver;
+pub mod exit;
 pub mod link;
 pub mod session;
+pub mod state;
 pub mod volume;
 pub mod wal;
