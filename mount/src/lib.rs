@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod driver;
 pub mod exit;
+pub mod fuse;
 pub mod link;
 pub mod session;
 pub mod state;
