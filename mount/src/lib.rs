@@ -6,6 +6,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod driver;
+pub mod engine;
 pub mod exit;
 pub mod fuse;
 pub mod link;

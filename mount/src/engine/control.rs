@@ -134,6 +134,19 @@ impl Engine {
         }
     }
 
+    /// Ships all that is here, if the server answers in time.
+    pub(crate) async fn ship(&self, timeout: Duration) {
+        if self.ship_all(timeout).await.is_none() {
+            tracing::warn!("not everything was shipped in time; it stays in the log");
+        }
+    }
+
+    /// What the server does not have.
+    pub(crate) fn left(&self) -> Left {
+        let unsent = self.unsent(&self.core.lock());
+        Left { unsent_checkpoints: unsent.unsent_checkpoints, unsent_bytes: unsent.unsent_bytes }
+    }
+
     async fn sync_to(self: Arc<Self>, level: Level, timeout: Duration) -> Result<Synced, ControlError> {
         let begun = tokio::time::Instant::now();
         let end = self.core.lock().log.end();

@@ -13,7 +13,7 @@ mod orphans;
 mod reading;
 mod sealing;
 mod shipping;
-pub mod start;
+pub(crate) mod start;
 
 use crate::{
     cache::BlockCache,
@@ -26,6 +26,8 @@ use crate::{
     volume::{Answer, Load, Stop, Tell, Teller},
     wal::{Log, LogError, LogReader, LogSync, outbox::Outbox},
 };
+pub(crate) use control::LeaveRequest;
+pub use door::EngineVolume;
 use orphans::OrphanFile;
 use parking_lot::Mutex;
 use prost::Message;
@@ -110,7 +112,6 @@ pub struct Engine {
     pub(crate) armed: AtomicU64,
     pub(crate) jobs: mpsc::Sender<SealJob>,
     pub(crate) teller: OnceLock<Arc<dyn Teller>>,
-    pub(crate) ending: sealing::Ending,
 }
 
 /// Now, on both clocks.
@@ -193,6 +194,11 @@ impl Engine {
         let appended = core.log.append(KIND_CHANGE, &head, data).map_err(failed)?;
         core.session.commit(planned, start.unwrap_or(appended.start.0), appended.data.0);
         Ok(())
+    }
+
+    /// From now on the kernel is told by `teller`.
+    pub(crate) fn set_teller(&self, teller: Arc<dyn Teller>) -> bool {
+        self.teller.set(teller).is_ok()
     }
 
     /// Remembers what went wrong, for status.

@@ -11,7 +11,6 @@ use crate::{
     },
     wal::{LogPos, outbox::BuiltPack},
 };
-use parking_lot::Mutex;
 use prost::Message;
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -44,14 +43,6 @@ const SEAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Chain {
     /// Digest of the shipment before.
     pub(crate) previous: [u8; 32],
-}
-
-/// Whether the mount is on its way out.
-#[derive(Debug, Default)]
-pub(crate) struct Ending {
-    pub(crate) done: tokio::sync::Notify,
-    pub(crate) leaving: std::sync::atomic::AtomicBool,
-    pub(crate) leave_lock: Mutex<()>,
 }
 
 /// Why a checkpoint could not be sealed now.

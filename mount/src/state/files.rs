@@ -70,6 +70,10 @@ pub struct SessionFile {
     pub session_no: u32,
     /// Its incarnation, exchanged at each attach; 0 before the first.
     pub incarnation: u64,
+    /// The one that is being exchanged for it; 0 while none is. Kept until the answer is in, so that an answer
+    /// that was lost can be asked for again.
+    #[serde(default)]
+    pub next_incarnation: u64,
     /// The drive; zeros before the first attach.
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub drive_id: [u8; 16],
