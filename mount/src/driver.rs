@@ -46,7 +46,9 @@ pub enum DriverError {
     #[error("{0}")]
     Control(#[from] crate::control::server::ControlServerError),
     /// Something on the local disk is not what was written.
-    #[error("{what} cannot be used: {why}; nothing was changed. Look at it with `tidefs wal show`, or mount with another --state")]
+    #[error(
+        "{what} cannot be used: {why}; nothing was changed. Look at it with `tidefs wal show`, or mount with another --state"
+    )]
     Damaged {
         /// What.
         what: String,
@@ -54,7 +56,9 @@ pub enum DriverError {
         why: String,
     },
     /// Something that unsent work needs cannot be fetched.
-    #[error("{what}, which unsent work needs, cannot be fetched (errno {errno}); the work stays in the log, mount again later")]
+    #[error(
+        "{what}, which unsent work needs, cannot be fetched (errno {errno}); the work stays in the log, mount again later"
+    )]
     Fetch {
         /// What.
         what: String,
@@ -142,7 +146,11 @@ pub async fn run(config: MountConfig, ready: oneshot::Sender<()>) -> Result<Left
     Ok(left)
 }
 
-async fn attach_kernel(config: &MountConfig, engine: &Arc<Engine>, trusted: bool) -> Result<Mounted, DriverError> {
+async fn attach_kernel(
+    config: &MountConfig,
+    engine: &Arc<Engine>,
+    trusted: bool,
+) -> Result<Mounted, DriverError> {
     let volume = Arc::new(EngineVolume(engine.clone()));
     let door = Door::new(volume, Handle::current(), Caching::new(trusted));
     let mut options = MountOptions::of_drive(&config.drive, config.allow_other);
@@ -153,7 +161,9 @@ async fn attach_kernel(config: &MountConfig, engine: &Arc<Engine>, trusted: bool
     match mounted.teller() {
         // Set once; nobody else sets it.
         Ok(teller) => drop(engine.set_teller(Arc::new(teller))),
-        Err(error) => return Err(DriverError::Ended(format!("the kernel cannot be told of changes: {error}"))),
+        Err(error) => {
+            return Err(DriverError::Ended(format!("the kernel cannot be told of changes: {error}")));
+        }
     }
     Ok(mounted)
 }

@@ -3,7 +3,8 @@
 use super::Engine;
 use crate::{
     control::api::{
-        ControlError, ControlKind, Controlled, KernelStatus, Latency, Left, Level, LinkStatus, Status, Synced, Unsent,
+        ControlError, ControlKind, Controlled, KernelStatus, Latency, Left, Level, LinkStatus, Status,
+        Synced, Unsent,
     },
     volume::Waiting,
 };
@@ -61,7 +62,10 @@ pub(crate) struct LeaveRequest {
 }
 
 fn late(what: &str) -> ControlError {
-    ControlError::new(ControlKind::Deadline, format!("{what} in time; the work is safe in the write-ahead log and goes on"))
+    ControlError::new(
+        ControlKind::Deadline,
+        format!("{what} in time; the work is safe in the write-ahead log and goes on"),
+    )
 }
 
 impl Controlled for Control {
@@ -81,7 +85,13 @@ impl Controlled for Control {
                 last_error: engine.seen.last_error.lock().clone(),
             },
             unsent,
-            requests: engine.seen.counts.lock().iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            requests: engine
+                .seen
+                .counts
+                .lock()
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count))
+                .collect(),
             kernel: self.kernel.get().cloned().unwrap_or_default(),
             latency: Latency {
                 write_to_visible_p50_ms: latency.visible.quantile(0.5),
@@ -124,11 +134,20 @@ impl Engine {
     pub(crate) fn unsent(&self, core: &super::Core) -> Unsent {
         let open = u64::from(core.session.open_changes() > 0);
         let acknowledged = self.progress.borrow().acknowledged;
-        let sealed = core.session.layers().iter().filter(|layer| layer.checkpoint.number > acknowledged).count() as u64;
+        let sealed =
+            core.session.layers().iter().filter(|layer| layer.checkpoint.number > acknowledged).count()
+                as u64;
         let log = if open + sealed > 0 { core.log.end().0.saturating_sub(core.log_start) } else { 0 };
-        let oldest = core.session.oldest_change().map(|tick| super::now().tick.saturating_sub(tick).as_millis() as u64);
+        let oldest = core
+            .session
+            .oldest_change()
+            .map(|tick| super::now().tick.saturating_sub(tick).as_millis() as u64);
         Unsent {
-            unsent_bytes: if open + sealed > 0 { self.seen.unsent_bytes.load(Ordering::Relaxed) + log } else { 0 },
+            unsent_bytes: if open + sealed > 0 {
+                self.seen.unsent_bytes.load(Ordering::Relaxed) + log
+            } else {
+                0
+            },
             unsent_checkpoints: open + sealed,
             oldest_unsent_ms: oldest,
         }
@@ -151,7 +170,10 @@ impl Engine {
         let begun = tokio::time::Instant::now();
         let end = self.core.lock().log.end();
         self.sync_local(end).await.map_err(|errno| {
-            ControlError::new(ControlKind::Failed, format!("the write-ahead log could not be synced (errno {errno}); see mount.log"))
+            ControlError::new(
+                ControlKind::Failed,
+                format!("the write-ahead log could not be synced (errno {errno}); see mount.log"),
+            )
         })?;
         let here = self.core.lock().session.position();
         if level == Level::Local {
@@ -160,7 +182,8 @@ impl Engine {
         if !self.seen.connected.load(Ordering::Relaxed) {
             let unsent = self.unsent(&self.core.lock());
             if unsent.unsent_checkpoints > 0 {
-                let text = "the server is away; the work is safe in the write-ahead log and ships when it is back";
+                let text =
+                    "the server is away; the work is safe in the write-ahead log and ships when it is back";
                 return Err(ControlError::new(ControlKind::Unreachable, text));
             }
         }
@@ -172,7 +195,8 @@ impl Engine {
         let left = timeout.saturating_sub(begun.elapsed());
         let session = self.core.lock().session.identity().session;
         let visible = self.link.wait_visible(self.fixed.drive_id, position, session, left).await;
-        let visible = visible.map_err(|error| ControlError::new(ControlKind::Unreachable, error.to_string()))?;
+        let visible =
+            visible.map_err(|error| ControlError::new(ControlKind::Unreachable, error.to_string()))?;
         if !visible.visible {
             return Err(late("not every mount has applied it"));
         }

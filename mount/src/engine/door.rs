@@ -4,7 +4,8 @@ use super::{Engine, now};
 use crate::{
     session::{Planned, op::Op},
     volume::{
-        Answer, AttrMode, Caller, Found, Line, Load, Make, Reading, RenameMode, SetAttr, Space, Stop, Volume, Waiting, WriteAt,
+        Answer, AttrMode, Caller, Found, Line, Load, Make, Reading, RenameMode, SetAttr, Space, Stop, Volume,
+        Waiting, WriteAt,
     },
     wal::LogPos,
 };
@@ -27,7 +28,11 @@ impl EngineVolume {
         Ok(found)
     }
 
-    fn one(&self, grows: bool, plan: impl FnOnce(&crate::session::Session, crate::session::Moment) -> Answer<Planned>) -> Answer<()> {
+    fn one(
+        &self,
+        grows: bool,
+        plan: impl FnOnce(&crate::session::Session, crate::session::Moment) -> Answer<Planned>,
+    ) -> Answer<()> {
         self.0.change(grows, &[], |session, now| Ok((vec![plan(session, now)?], ())))
     }
 }
@@ -76,7 +81,13 @@ impl Volume for EngineVolume {
         self.one(false, |session, now| session.plan_remove((now, caller), (parent, name), true))
     }
 
-    fn rename(&self, caller: Caller, from: (NodeId, &[u8]), to: (NodeId, &[u8]), mode: RenameMode) -> Answer<()> {
+    fn rename(
+        &self,
+        caller: Caller,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        mode: RenameMode,
+    ) -> Answer<()> {
         self.0.change(true, &[], |session, now| {
             Ok((session.plan_rename((now, caller), from, to, mode)?.into_iter().collect(), ()))
         })
@@ -88,7 +99,8 @@ impl Volume for EngineVolume {
     }
 
     fn write(&self, caller: Caller, id: NodeId, write: WriteAt<'_>) -> Answer<()> {
-        self.0.change(true, write.data, |session, now| Ok((session.plan_write((now, caller), id, &write)?, ())))
+        self.0
+            .change(true, write.data, |session, now| Ok((session.plan_write((now, caller), id, &write)?, ())))
     }
 
     fn read(&self, id: NodeId, offset: u64, len: u32) -> Answer<Reading> {
@@ -135,7 +147,8 @@ impl Volume for EngineVolume {
     }
 
     fn statfs(&self) -> Answer<Space> {
-        let local = rustix::fs::statvfs(&self.0.fixed.state_dir).map_err(|error| Stop::Errno(error.raw_os_error()))?;
+        let local = rustix::fs::statvfs(&self.0.fixed.state_dir)
+            .map_err(|error| Stop::Errno(error.raw_os_error()))?;
         Ok(Space {
             total_bytes: local.f_blocks * local.f_frsize,
             free_bytes: local.f_bavail * local.f_frsize,

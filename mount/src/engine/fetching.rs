@@ -43,8 +43,13 @@ impl Engine {
         loaded
     }
 
-    async fn fetch(&self, dir: NodeId, mut moved: tokio::sync::watch::Receiver<super::Progress>) -> Result<(), i32> {
-        let fetched = self.link.fetch_directories(self.fixed.drive_id, &[dir], PREFETCH_ENTRIES, FETCH_WAIT).await;
+    async fn fetch(
+        &self,
+        dir: NodeId,
+        mut moved: tokio::sync::watch::Receiver<super::Progress>,
+    ) -> Result<(), i32> {
+        let fetched =
+            self.link.fetch_directories(self.fixed.drive_id, &[dir], PREFETCH_ENTRIES, FETCH_WAIT).await;
         let fetched = fetched.map_err(|error| {
             tracing::warn!(%error, directory = dir.0, "a directory cannot be fetched");
             self.troubled(&error);

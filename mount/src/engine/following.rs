@@ -135,7 +135,8 @@ impl Engine {
             let _ = next.told.await;
             let apply_us = next.arrived.elapsed().as_micros() as u64;
             let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
-            let write_to_visible_us = if next.own { 0 } else { unix.saturating_sub(next.last_change_unix_us) };
+            let write_to_visible_us =
+                if next.own { 0 } else { unix.saturating_sub(next.last_change_unix_us) };
             if !next.own {
                 let mut latency = self.seen.latency.lock();
                 latency.visible.add(write_to_visible_us);

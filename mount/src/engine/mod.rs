@@ -214,7 +214,11 @@ impl Engine {
     }
 
     /// Waits until progress satisfies `done`, at most `timeout`. Returns the progress, or none at the deadline.
-    pub(crate) async fn wait_for(&self, timeout: Duration, mut done: impl FnMut(&Progress) -> bool) -> Option<Progress> {
+    pub(crate) async fn wait_for(
+        &self,
+        timeout: Duration,
+        mut done: impl FnMut(&Progress) -> bool,
+    ) -> Option<Progress> {
         let mut watch = self.progress.subscribe();
         let waited = tokio::time::timeout(timeout, watch.wait_for(|progress| done(progress))).await;
         waited.ok().and_then(Result::ok).map(|progress| *progress)
@@ -239,6 +243,7 @@ impl Engine {
     pub(crate) async fn ship_all(&self, timeout: Duration) -> Option<Progress> {
         let begun = tokio::time::Instant::now();
         let number = self.cut_all(timeout).await?;
-        self.wait_for(timeout.saturating_sub(begun.elapsed()), |progress| progress.acknowledged >= number).await
+        self.wait_for(timeout.saturating_sub(begun.elapsed()), |progress| progress.acknowledged >= number)
+            .await
     }
 }

@@ -34,7 +34,8 @@ impl Engine {
         Ok(Reading::Later(Box::pin(async move {
             let wanted: BTreeSet<Hash> = missing.iter().filter_map(|(_, piece)| hash_of(piece)).collect();
             let mut missing = missing;
-            for some in wanted.into_iter().collect::<Vec<_>>().chunks(tidefs_proto::limits::FETCH_BLOCKS_MAX) {
+            for some in wanted.into_iter().collect::<Vec<_>>().chunks(tidefs_proto::limits::FETCH_BLOCKS_MAX)
+            {
                 engine.fetch_blocks(some).await?;
                 missing = engine.fill_blocks(missing, offset, &mut bytes);
             }
@@ -93,11 +94,12 @@ impl Engine {
         if !self.seen.connected.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(libc::EIO);
         }
-        let fetched = self.link.fetch_blocks(self.fixed.drive_id, hashes, FETCH_WAIT).await.map_err(|error| {
-            tracing::warn!(%error, "blocks cannot be fetched");
-            self.troubled(&error);
-            error.errno()
-        })?;
+        let fetched =
+            self.link.fetch_blocks(self.fixed.drive_id, hashes, FETCH_WAIT).await.map_err(|error| {
+                tracing::warn!(%error, "blocks cannot be fetched");
+                self.troubled(&error);
+                error.errno()
+            })?;
         for (hash, bytes) in fetched {
             if let Err(error) = self.local.cache.insert(&hash.0, &bytes) {
                 tracing::warn!(%error, block = %hash, "a fetched block is not what it should be");
@@ -138,7 +140,8 @@ impl Engine {
         };
         let leaves = manifest::decode_root(&self.block(root).await?).map_err(damaged)?;
         for some in leaves.chunks(tidefs_proto::limits::FETCH_BLOCKS_MAX) {
-            let missing: Vec<Hash> = some.iter().copied().filter(|leaf| !self.local.cache.contains(&leaf.0)).collect();
+            let missing: Vec<Hash> =
+                some.iter().copied().filter(|leaf| !self.local.cache.contains(&leaf.0)).collect();
             if !missing.is_empty() {
                 self.fetch_blocks(&missing).await?;
             }

@@ -17,12 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidefs_proto::{
-    Shipment, Stages,
-    limits::INFLIGHT_MAX,
-    manifest,
-    pack::PackWriter,
-    shipment::digest,
-    wire,
+    Shipment, Stages, limits::INFLIGHT_MAX, manifest, pack::PackWriter, shipment::digest, wire,
 };
 use tidefs_timeline::{
     Checkpoint, Content, ExtentMap, FileContent, FileMap, Hash, Piece, Source,
@@ -142,7 +137,12 @@ impl Engine {
             let layer = core.session.layers().iter().find(|layer| layer.checkpoint.number == number);
             Checkpoint::clone(layer.map_or(cut, |layer| &layer.checkpoint))
         };
-        let mut packing = Packing { engine: self, writer: self.local.outbox.pack_writer()?, sealed: Sealed::default(), lists: Vec::new() };
+        let mut packing = Packing {
+            engine: self,
+            writer: self.local.outbox.pack_writer()?,
+            sealed: Sealed::default(),
+            lists: Vec::new(),
+        };
         packing.pack(&mut checkpoint)?;
         let Packing { writer, sealed, lists, .. } = packing;
         let pack = if writer.blocks() > 0 { Some(BuiltPack::finish(writer)?) } else { None };
@@ -193,7 +193,12 @@ impl Engine {
         }
     }
 
-    fn finish_seal(&self, job: &SealJob, number: tidefs_timeline::CheckpointNo, result: (Sealed, Vec<(Hash, ExtentMap)>)) {
+    fn finish_seal(
+        &self,
+        job: &SealJob,
+        number: tidefs_timeline::CheckpointNo,
+        result: (Sealed, Vec<(Hash, ExtentMap)>),
+    ) {
         self.rescue_orphans(job.log_start);
         {
             let mut core = self.core.lock();
@@ -224,7 +229,10 @@ impl Engine {
             for piece in found {
                 let Source::Local(address) = piece.source else { continue };
                 let mut bytes = vec![0; piece.len as usize];
-                let moved = self.read_local(address, &mut bytes).ok().and_then(|()| self.local.orphans.append(&bytes).ok());
+                let moved = self
+                    .read_local(address, &mut bytes)
+                    .ok()
+                    .and_then(|()| self.local.orphans.append(&bytes).ok());
                 let Some(there) = moved else { return };
                 map.add(address, SealedRun { len: piece.len, source: Source::Local(there) });
             }

@@ -97,7 +97,9 @@ impl Engine {
                         self.local.cache.drop_pack(unsent.path());
                     }
                 }
-                Err(error) => tracing::warn!(%error, checkpoint = number, "an answered checkpoint stays in the outbox"),
+                Err(error) => {
+                    tracing::warn!(%error, checkpoint = number, "an answered checkpoint stays in the outbox")
+                }
             }
         }
         self.count_unsent();

@@ -17,11 +17,7 @@ use crate::{
     driver::DriverError,
     link::{Attach, Attached, CommitAs, FollowFrom, Known, Link, LinkConfig, LinkError, Report},
     session::{
-        Identity, SealJob, Session,
-        before::Before,
-        record::SealMap,
-        recover::Replay,
-        settle::SettleConfig,
+        Identity, SealJob, Session, before::Before, record::SealMap, recover::Replay, settle::SettleConfig,
     },
     state::SessionFile,
     wal::{Log, LogPos, outbox::Outbox},
@@ -121,9 +117,13 @@ fn read_outbox(outbox: &Outbox) -> Result<Found, DriverError> {
     for number in outbox.list()? {
         let sealed = outbox.load(number)?;
         let name = format!("outbox entry {number}");
-        let entry = wire::OutboxEntry::decode(&sealed.checkpoint[..]).map_err(|error| damaged(&name, error))?;
+        let entry =
+            wire::OutboxEntry::decode(&sealed.checkpoint[..]).map_err(|error| damaged(&name, error))?;
         if entry.format != OUTBOX_FORMAT {
-            return Err(damaged(&name, format_args!("format {} is not known here: use a newer tidefs", entry.format)));
+            return Err(damaged(
+                &name,
+                format_args!("format {} is not known here: use a newer tidefs", entry.format),
+            ));
         }
         let shipment = match entry.shipment.is_empty() {
             true => None,
@@ -135,7 +135,8 @@ fn read_outbox(outbox: &Outbox) -> Result<Found, DriverError> {
 }
 
 fn read_log(dir: &Path, found: &Found) -> Result<(Log, Replay), DriverError> {
-    let mut replay = Replay::new(found.newest()).map_err(|error| damaged("the newest outbox entry", error))?;
+    let mut replay =
+        Replay::new(found.newest()).map_err(|error| damaged("the newest outbox entry", error))?;
     let start = LogPos(found.newest().map_or(0, |entry| entry.log_start));
     let mut bad = None;
     let (log, recovered) = Log::open(dir, start, |record| {
@@ -244,7 +245,12 @@ fn fixed(config: &MountConfig, file: &SessionFile, attached: &Attached) -> Fixed
 
 impl Engine {
     /// Lays what is unanswered over the view, and seals what the log holds.
-    async fn recover(self: &Arc<Self>, found: &Found, mut replay: Replay, chain: &mut Chain) -> Result<(), DriverError> {
+    async fn recover(
+        self: &Arc<Self>,
+        found: &Found,
+        mut replay: Replay,
+        chain: &mut Chain,
+    ) -> Result<(), DriverError> {
         let acknowledged = self.progress.borrow().acknowledged;
         for (number, _, shipment) in &found.entries {
             if let Some(shipment) = shipment.as_ref().filter(|_| *number > acknowledged.0) {
@@ -281,12 +287,15 @@ impl Engine {
         tracing::info!(changes, "changes found in the log are sealed");
         let engine = self.clone();
         let mut own = Chain { previous: chain.previous };
-        let sealed = tokio::task::spawn_blocking(move || engine.seal(&job, &mut own).map(|()| (own, job))).await;
-        let (own, job) = sealed.map_err(|error| damaged("sealing", error))?.map_err(|error| damaged("sealing", error))?;
+        let sealed =
+            tokio::task::spawn_blocking(move || engine.seal(&job, &mut own).map(|()| (own, job))).await;
+        let (own, job) =
+            sealed.map_err(|error| damaged("sealing", error))?.map_err(|error| damaged("sealing", error))?;
         *chain = own;
         let number = job.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.number.0);
         let stored = self.local.outbox.load(number)?;
-        let entry = wire::OutboxEntry::decode(&stored.checkpoint[..]).map_err(|error| damaged("the outbox", error))?;
+        let entry = wire::OutboxEntry::decode(&stored.checkpoint[..])
+            .map_err(|error| damaged("the outbox", error))?;
         let shipment = Shipment::decode(&entry.shipment).map_err(|error| damaged("the outbox", error))?;
         self.add_layer(&shipment.checkpoint).await
     }
@@ -297,10 +306,9 @@ impl Engine {
                 Ok(()) => return Ok(()),
                 Err(missing) => missing.0,
             };
-            self.load_directory(missing).await.map_err(|errno| DriverError::Fetch {
-                what: format!("directory {missing}"),
-                errno,
-            })?;
+            self.load_directory(missing)
+                .await
+                .map_err(|errno| DriverError::Fetch { what: format!("directory {missing}"), errno })?;
         }
     }
 
@@ -315,7 +323,11 @@ impl Engine {
     }
 
     /// Starts to cut, seal and ship.
-    pub(crate) fn run_ship(self: &Arc<Self>, jobs: mpsc::Receiver<SealJob>, chain: Chain) -> Result<Shipping, DriverError> {
+    pub(crate) fn run_ship(
+        self: &Arc<Self>,
+        jobs: mpsc::Receiver<SealJob>,
+        chain: Chain,
+    ) -> Result<Shipping, DriverError> {
         let session = self.core.lock().session.identity().session;
         let (to, events) = mpsc::channel(EVENTS_MAX);
         let who = CommitAs { drive_id: self.fixed.drive_id, session, incarnation: self.fixed.incarnation };
@@ -324,7 +336,8 @@ impl Engine {
         let run = move || sealer.sealer(jobs, chain);
         let sealing = std::thread::Builder::new().name("tidefs-sealer".into()).spawn(run);
         sealing.map_err(|error| DriverError::Ended(format!("the sealer cannot start: {error}")))?;
-        let (answers, cutter) = (tokio::spawn(self.clone().answers(events)), tokio::spawn(self.clone().cutter()));
+        let (answers, cutter) =
+            (tokio::spawn(self.clone().answers(events)), tokio::spawn(self.clone().cutter()));
         Ok(Shipping { tasks: [stream, answers, cutter] })
     }
 }

@@ -14,10 +14,11 @@ use crate::volume::{
     Answer, AttrMode, Found, Make, Reading, RenameMode, SetAttr, Space, Stop, Volume, WriteAt,
 };
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use std::{
     ffi::OsStr,
@@ -88,12 +89,18 @@ impl<V: Volume> Door<V> {
         self.shared.caching.ttl()
     }
 
-    fn make(&self, operation: &'static str, req: &Request, at: (INodeNo, &OsStr), make: Make, reply: ReplyEntry) {
+    fn make(
+        &self,
+        operation: &'static str,
+        req: &Request,
+        at: (INodeNo, &OsStr),
+        make: Make,
+        reply: ReplyEntry,
+    ) {
         let (caller, ttl, parent) = (caller(req), self.ttl(), node(at.0));
         let made = name(at.1);
-        let ask = move |v: &V| {
-            v.make(caller, (parent, made.as_ref().map_err(|e| Stop::Errno(*e))?), make.clone())
-        };
+        let ask =
+            move |v: &V| v.make(caller, (parent, made.as_ref().map_err(|e| Stop::Errno(*e))?), make.clone());
         self.serve(operation, reply, ask, move |reply, answer| entry(reply, ttl, answer));
     }
 
@@ -165,8 +172,7 @@ impl<V: Volume> Filesystem for Door<V> {
             return reply.error(Errno::ENOENT);
         }
         let (ttl, looked) = (self.ttl(), name(looked));
-        let ask =
-            move |v: &V| v.lookup(node(parent), looked.as_ref().map_err(|code| Stop::Errno(*code))?);
+        let ask = move |v: &V| v.lookup(node(parent), looked.as_ref().map_err(|code| Stop::Errno(*code))?);
         self.serve("lookup", reply, ask, move |reply, answer| match answer {
             Ok(Some(found)) => reply.entry(&ttl, &attr(&found), Generation(0)),
             Ok(None) => reply.entry(&ttl, &missing(), Generation(0)),
@@ -317,7 +323,13 @@ impl<V: Volume> Filesystem for Door<V> {
         };
         self.serve("create", reply, ask, move |reply, answer| match answer {
             Ok(found) => {
-                reply.created(&ttl, &attr(&found), Generation(0), FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+                reply.created(
+                    &ttl,
+                    &attr(&found),
+                    Generation(0),
+                    FileHandle(0),
+                    FopenFlags::FOPEN_KEEP_CACHE,
+                );
             }
             // The name came into being elsewhere a moment ago. Without O_EXCL this must open what is there,
             // with its permissions checked and O_TRUNC heeded: on ESTALE the kernel walks the path anew.
@@ -361,7 +373,11 @@ impl<V: Volume> Filesystem for Door<V> {
             Err(Stop::Errno(code)) => reply.error(errno(code)),
             Err(Stop::Load(what)) => {
                 let Some(permit) = self.admit(0) else { return reply.error(Errno::EIO) };
-                let again = Self { volume: self.volume.clone(), shared: self.shared.clone(), runtime: self.runtime.clone() };
+                let again = Self {
+                    volume: self.volume.clone(),
+                    shared: self.shared.clone(),
+                    runtime: self.runtime.clone(),
+                };
                 self.later(permit, what, ask, move |answer| match answer {
                     Ok(reading) => again.read_later(reply, reading),
                     Err(code) => reply.error(errno(code)),
@@ -425,7 +441,14 @@ impl<V: Volume> Filesystem for Door<V> {
         });
     }
 
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
         self.list("readdirplus", (ino, offset), reply, |reply, answer| match answer {
             Ok(()) => reply.ok(),
             Err(code) => reply.error(errno(code)),
@@ -433,15 +456,20 @@ impl<V: Volume> Filesystem for Door<V> {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.serve("statfs", reply, |v| v.statfs(), |reply, answer: Result<Space, i32>| match answer {
-            Ok(space) => {
-                let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
-                let (total, free) = (blocks(space.total_bytes), blocks(space.free_bytes));
-                let (nodes, spare) = (space.total_nodes, space.free_nodes);
-                reply.statfs(total, free, free, nodes, spare, STATFS_BLOCK, 255, STATFS_BLOCK);
-            }
-            Err(code) => reply.error(errno(code)),
-        });
+        self.serve(
+            "statfs",
+            reply,
+            |v| v.statfs(),
+            |reply, answer: Result<Space, i32>| match answer {
+                Ok(space) => {
+                    let blocks = |bytes: u64| bytes / u64::from(STATFS_BLOCK);
+                    let (total, free) = (blocks(space.total_bytes), blocks(space.free_bytes));
+                    let (nodes, spare) = (space.total_nodes, space.free_nodes);
+                    reply.statfs(total, free, free, nodes, spare, STATFS_BLOCK, 255, STATFS_BLOCK);
+                }
+                Err(code) => reply.error(errno(code)),
+            },
+        );
     }
 
     fn setxattr(
@@ -491,7 +519,15 @@ impl<V: Volume> Filesystem for Door<V> {
     // ENOSYS makes the kernel do these by itself, or refuse them, and ask no more: seeking data finds data,
     // allocation is EOPNOTSUPP, copying reads and writes, polling is always ready, no ioctl exists.
 
-    fn lseek(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _at: i64, _whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _at: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
         reply.error(Errno::ENOSYS);
     }
 

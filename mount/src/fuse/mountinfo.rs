@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn a_line_with_blanks_and_optional_fields() {
-        let text = b"36 35 0:50 / /tmp/a\\040b\\134 rw,nosuid shared:1 master:2 - fuse.tidefs tidefs:main rw\nbad\n";
+        let text =
+            b"36 35 0:50 / /tmp/a\\040b\\134 rw,nosuid shared:1 master:2 - fuse.tidefs tidefs:main rw\nbad\n";
         let lines = parse(text);
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].point, Path::new("/tmp/a b\\"));

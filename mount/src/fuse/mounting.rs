@@ -328,8 +328,7 @@ fn open_session<V: Volume>(
     options: &MountOptions,
     door: Door<V>,
 ) -> Result<Session<Door<V>>, MountError> {
-    let failed =
-        |what, source: io::Error| MountError::Failed { point: point.to_path_buf(), what, source };
+    let failed = |what, source: io::Error| MountError::Failed { point: point.to_path_buf(), what, source };
     let config = options.config();
     match mount_directly(point, options) {
         Ok(device) => Session::from_fd(door, device, config.acl, config).map_err(|error| {

@@ -3,9 +3,7 @@
 //!
 //! It is not done on the real mount, because then the test's names would be visible in it.
 
-use super::{
-    Caching, Door, KernelTeller, MountError, MountOptions, Mounted, memory::Memory, mount_at,
-};
+use super::{Caching, Door, KernelTeller, MountError, MountOptions, Mounted, memory::Memory, mount_at};
 use crate::volume::{Tell, Teller};
 use std::{
     fs, io,

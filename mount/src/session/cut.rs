@@ -213,7 +213,10 @@ impl Session {
         for layer in self.layers.iter_mut() {
             resolve_all(&sealed.map, layer.effects.nodes.values_mut().flatten());
             if !layer.sealed {
-                Arc::make_mut(&mut layer.checkpoint).nodes.iter_mut().for_each(|n| sealed.map.resolve_content(&mut n.node));
+                Arc::make_mut(&mut layer.checkpoint)
+                    .nodes
+                    .iter_mut()
+                    .for_each(|n| sealed.map.resolve_content(&mut n.node));
             }
         }
         resolve_all(&sealed.map, self.view.open.nodes.values_mut().flatten());
@@ -230,7 +233,9 @@ impl Session {
             if let Content::File(file) = &node.content.value
                 && let tidefs_timeline::FileMap::Extents(map) = &file.map
             {
-                let local = |piece: &tidefs_timeline::Piece| matches!(piece.source, tidefs_timeline::Source::Local(_));
+                let local = |piece: &tidefs_timeline::Piece| {
+                    matches!(piece.source, tidefs_timeline::Source::Local(_))
+                };
                 pieces.extend(map.iter().map(|(_, piece)| piece).filter(local));
             }
         }

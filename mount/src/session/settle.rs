@@ -147,7 +147,9 @@ impl Settler {
                 drop(self.waiting.insert(change.node, Waiting { maker: change.pid, until: None }))
             }
             Event::Wrote => self.paused(change.node, change.now),
-            Event::Placed => drop(self.waiting.remove(&change.node)),
+            Event::Placed => {
+                self.waiting.remove(&change.node);
+            }
             Event::Other => {}
         }
         if let Some(replaced) = change.replaced {
