@@ -1,1 +1,3 @@
-//! tidefs
+//! The tidefs server: orders, stores and announces the checkpoints of drives.
+
+pub mod store;
