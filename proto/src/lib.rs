@@ -13,6 +13,7 @@ pub mod bad;
 pub mod limits;
 pub mod manifest;
 pub mod model;
+pub mod pack;
 pub mod placed;
 pub mod shipment;
 
