@@ -5,18 +5,13 @@ use crate::{
     store::{Blocks, BlocksError, blocks::READ_BYTES_MAX},
 };
 use bytes::Bytes;
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io, ops::Range, sync::Arc};
 use tidefs_proto::pack::{BlockPlace, HEADER_BYTES, PackError, PackIndex, decode_frame, verify};
 use tidefs_timeline::Hash;
 
 /// Bytes of a pack's end that are read first: the whole table of most packs.
 const TAIL_BYTES: u64 = 64 << 10;
-/// Stored bytes of frames that are read together, in bytes.
+/// Decoded bytes of frames that are read together, in bytes.
 const FRAMES_BYTES: u64 = 8 << 20;
 
 /// Why a pack could not be taken or read.
@@ -106,7 +101,7 @@ pub fn by_frames(mut places: Vec<(Hash, BlockAt)>) -> Vec<Group> {
         let fits = |group: &&mut Group| {
             group.pack == pack
                 && (group.frames.contains_key(&place.frame_offset)
-                    || group.bytes + u64::from(place.stored_len) <= FRAMES_BYTES)
+                    || group.bytes + u64::from(place.raw_len) <= FRAMES_BYTES)
         };
         let group = match groups.last_mut().filter(fits) {
             Some(group) => group,
@@ -118,7 +113,7 @@ pub fn by_frames(mut places: Vec<(Hash, BlockAt)>) -> Vec<Group> {
         };
         let frame = group.frames.entry(place.frame_offset).or_default();
         if frame.is_empty() {
-            group.bytes += u64::from(place.stored_len);
+            group.bytes += u64::from(place.raw_len);
         }
         frame.push((hash, place));
     }

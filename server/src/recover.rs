@@ -33,7 +33,9 @@ pub enum RecoverError {
     #[error("the index is damaged: {0}")]
     Fold(String),
     /// The index is ahead of the journal.
-    #[error("the journal ends at entry {journal}, but the index is at {index}; restore the journal from a backup")]
+    #[error(
+        "the journal ends at entry {journal}, but the index is at {index}; restore the journal from a backup"
+    )]
     Lost {
         /// The journal's last entry.
         journal: u64,

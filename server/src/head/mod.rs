@@ -98,7 +98,12 @@ impl IndexHead {
         }
         let entry = index.position()?;
         fresh.entry = entry;
-        Ok(Self { index, writing: Arc::new(Layer { entry, ..Layer::default() }), fresh, position: Position(0) })
+        Ok(Self {
+            index,
+            writing: Arc::new(Layer { entry, ..Layer::default() }),
+            fresh,
+            position: Position(0),
+        })
     }
 
     /// The fold in the index; none if it is new.
@@ -157,7 +162,7 @@ impl IndexHead {
     /// # Errors
     /// Those of the index; then the head must be opened again.
     pub fn write_now(&mut self, order: &mut Order) -> Result<(), HeadError> {
-        self.begin_write(order.fold()).run()?;
+        self.begin_write(order.fold()).run(false)?;
         self.written();
         Ok(())
     }
@@ -237,12 +242,16 @@ pub struct Write {
 }
 
 impl Write {
-    /// Makes it. Blocks the thread.
+    /// Makes it, and durable with all before it if `flush`. Blocks the thread.
     ///
     /// # Errors
     /// Those of the index; then the head must be opened again.
-    pub fn run(self) -> Result<(), HeadError> {
-        write::write(&*self.index, &self.layer, &self.fold)
+    pub fn run(self, flush: bool) -> Result<(), HeadError> {
+        write::write(&*self.index, &self.layer, &self.fold)?;
+        if flush {
+            self.index.flush()?;
+        }
+        Ok(())
     }
 }
 

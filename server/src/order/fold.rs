@@ -108,11 +108,8 @@ impl Order {
 
 fn session_to(session: &Session) -> Vec<u8> {
     let answer = |given: &Given| {
-        let mut value = AnswerValue {
-            number: given.number.0,
-            digest: given.digest.to_vec(),
-            ..AnswerValue::default()
-        };
+        let mut value =
+            AnswerValue { number: given.number.0, digest: given.digest.to_vec(), ..AnswerValue::default() };
         match &given.answer {
             Answer::Placed(position) => value.position = position.0,
             Answer::Refused(reason, text) => {

@@ -143,8 +143,7 @@ pub(super) fn refused_from(record: &wire::RefusedNumber) -> Bad<(Version, [u8; 3
     let Some(reason) = Refusal::from_code(record.reason) else {
         return bad("refused.reason", "is not known here: use a newer tidefs-server");
     };
-    let version =
-        Version { session: SessionNo(record.session), number: CheckpointNo(record.number) };
+    let version = Version { session: SessionNo(record.session), number: CheckpointNo(record.number) };
     let digest = exactly("refused.digest", &record.digest)?;
     Ok((version, digest, Answer::refused(reason, record.text.clone())))
 }
