@@ -4,6 +4,7 @@
 //! is visible there, kill that process. This crate builds the words once ([`world`]) over real
 //! processes and real mounts, so that each test states its promise and nothing else.
 
+pub mod sim;
 pub mod stats;
 pub mod world;
 
