@@ -87,6 +87,10 @@ impl<H: Head> Placer<'_, H> {
         let version = self.ck.version();
         let Some(target) = self.target(change)? else { return self.make_file_again(change) };
         let Some(old) = self.tree.node(target)? else { return Ok(()) };
+        if old.kind != change.node.kind {
+            // An heir may be a symlink or a device, which holds no file's bytes.
+            return self.make_file_again(change);
+        }
         if old.content.version == version {
             // What one checkpoint carries never replaces what it carries: the second content is kept beside.
             self.out.overlaps.push(super::Overlap {
