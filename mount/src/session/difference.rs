@@ -138,11 +138,9 @@ impl Difference<'_> {
         }
         let (then, now) = (was.times.value, is.times.value);
         // A directory's times follow from its entries; only what does not is carried.
-        let follows = entered.map_or(then.mtime, |time| then.mtime.max(time));
-        changed.mtime = if is.is_dir() { now.mtime != follows } else { now.mtime != then.mtime };
-        changed.ctime = !is.is_dir() && now.ctime != then.ctime
-            || is.is_dir() && changed.mtime
-            || changed.owner.is_some();
+        let follows = |then: Timestamp| entered.filter(|_| is.is_dir()).map_or(then, |time| then.max(time));
+        changed.mtime = now.mtime != follows(then.mtime);
+        changed.ctime = now.ctime != follows(then.ctime);
         for (name, value) in &is.attrs {
             let old = was.attrs.get(name);
             if value.version == mine && old.is_none_or(|old| old.value != value.value) {
