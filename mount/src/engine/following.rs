@@ -83,10 +83,7 @@ impl Engine {
                     if let Some(job) = taken.job {
                         self.give(job).await;
                     }
-                    let mut tells = taken.told.tells;
-                    if let Some(dir) = taken.load {
-                        tells.extend(self.place_layers(dir).await?);
-                    }
+                    let (tells, load) = (taken.told.tells, taken.load);
                     // Waiters for a directory from the future look again.
                     self.progress.send_modify(|progress| {
                         if taken.own {
@@ -96,7 +93,12 @@ impl Engine {
                     let engine = self.clone();
                     return Ok(Telling {
                         position: line.position,
-                        told: tokio::spawn(async move { engine.tell(tells).await }),
+                        told: tokio::spawn(async move {
+                            engine.tell(tells).await;
+                            if let Some(dir) = load {
+                                engine.place_layers(dir).await;
+                            }
+                        }),
                         arrived,
                         last_change_unix_us: line.stages.last_change_unix_us,
                         own: taken.own,
@@ -117,13 +119,21 @@ impl Engine {
         }
     }
 
-    /// Sealed work that met the arrival is placed again once what it needs is loaded.
-    async fn place_layers(&self, first: tidefs_timeline::NodeId) -> Result<Vec<crate::volume::Tell>, String> {
+    /// Sealed work that met the arrival is placed again once what it needs is loaded. Meanwhile arrivals go on: a
+    /// directory from the future waits for them.
+    async fn place_layers(&self, first: tidefs_timeline::NodeId) {
         let mut dir = first;
         loop {
             self.load_or_pause(dir).await;
-            match self.core.lock().session.place_layers() {
-                Ok(told) => return Ok(told.tells),
+            let placed = {
+                let mut core = self.core.lock();
+                match core.session.unplaced() {
+                    Some(_) => core.session.place_layers(),
+                    None => return,
+                }
+            };
+            match placed {
+                Ok(told) => return self.tell(told.tells).await,
                 Err(missing) => dir = missing.0,
             }
         }

@@ -30,7 +30,8 @@ pub struct Arrived {
     pub told: Told,
     /// It was this session's own.
     pub own: bool,
-    /// Placing the layers again needs this directory; then [`Session::place_layers`].
+    /// Placing the layers again needs this directory; then [`Session::place_layers`]. Until then more arrivals may
+    /// be taken in, and must be: the directory may come as a picture from the future.
     pub load: Option<NodeId>,
 }
 
@@ -49,7 +50,8 @@ impl Session {
         let expected = own && self.layers.front().is_some_and(|front| front.checkpoint.number == line.number);
         let as_told =
             expected && self.layers.front().is_some_and(|front| same_effects(&front.effects, theirs));
-        let again = if expected { !as_told } else { self.is_met(theirs) };
+        let met = if expected { !as_told } else { self.is_met(theirs) };
+        let again = met || self.unplaced.is_some();
         let job =
             if again && !self.batch.is_empty() { self.cut(now, log_end, true).map_err(wait)? } else { None };
         let mut shown = Shown::default();
@@ -108,16 +110,23 @@ impl Session {
         let mut all = Overlay::default();
         let mut effects = Vec::new();
         for layer in self.layers.iter() {
-            let placed = place(&Over { below: &self.view.applied, top: &all }, &layer.checkpoint)?;
+            let placed = place(&Over { below: &self.view.applied, top: &all }, &layer.checkpoint);
+            let placed = placed.inspect_err(|missing| self.unplaced = Some(missing.0))?;
             all.merge(placed.effects.clone());
             effects.push(placed.effects);
         }
+        self.unplaced = None;
         self.shown(shown, &all);
         for (layer, effects) in self.layers.iter_mut().zip(effects) {
             layer.effects = effects;
         }
         self.view.sealed = all;
         Ok(())
+    }
+
+    /// The directory that placing the layers again waits for.
+    pub fn unplaced(&self) -> Option<NodeId> {
+        self.unplaced
     }
 
     /// After a directory was loaded that placing again had asked for.

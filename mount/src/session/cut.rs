@@ -150,9 +150,17 @@ impl Session {
         let checkpoint = difference(&self.batch.before, after, &heading, &stamps(&cut));
         let empty = checkpoint.is_empty();
         if !empty {
-            let placed = place(&self.view.below(), &checkpoint)?;
-            self.view.sealed.merge(placed.effects.clone());
-            self.layers.push(checkpoint, placed.effects, false);
+            // Waiting for a directory here would hold up the arrival that brings it: until it is here, the layer
+            // shows what the batch showed.
+            let effects = match place(&self.view.below(), &checkpoint) {
+                Ok(placed) => placed.effects,
+                Err(missing) => {
+                    self.unplaced = Some(missing.0);
+                    after.clone()
+                }
+            };
+            self.view.sealed.merge(effects.clone());
+            self.layers.push(checkpoint, effects, false);
         }
         let last = cut.last().map(|logged| logged.now).unwrap_or_default();
         let age = now.tick.saturating_sub(self.settler.newest());

@@ -81,6 +81,8 @@ pub struct Session {
     loading: Loading,
     listings: Listings,
     maps: StoredMaps,
+    /// The layers could not be placed again for want of this directory; they are shown as they were.
+    unplaced: Option<NodeId>,
     /// Counter of the next node id.
     next_counter: u32,
 }
@@ -130,6 +132,7 @@ impl Session {
             loading: Loading::default(),
             listings: Listings::default(),
             maps: StoredMaps::default(),
+            unplaced: None,
             next_counter: 1,
         }
     }
