@@ -6,11 +6,11 @@
 
 use super::Session;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 use tidefs_proto::PlacedLine;
-use tidefs_timeline::{Entry, Name, Node, NodeId, Overlay, Position};
+use tidefs_timeline::{Entry, Head, Name, Node, NodeId, Overlay, Position};
 
 /// What a server said of a directory.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub struct Loading {
     passed: VecDeque<(Position, Arc<Overlay>)>,
     /// Pictures from positions that are not applied yet.
     early: Vec<Directory>,
+    /// Directories that were asked for and were not in the tree.
+    gone: BTreeSet<NodeId>,
 }
 
 impl Loading {
@@ -93,6 +95,13 @@ impl Session {
             || self.view.open.born.contains(&dir)
     }
 
+    /// Whether it is known what became of a directory.
+    pub(super) fn is_answered(&self, dir: NodeId) -> bool {
+        self.is_loaded(dir)
+            || self.loading.gone.contains(&dir)
+            || self.view.applied.alias(dir).is_ok_and(|to| to.is_some())
+    }
+
     pub(super) fn settle_loads(&mut self) {
         if self.loading.early.is_empty() {
             return;
@@ -114,7 +123,10 @@ impl Session {
         }
         let tree = &mut self.view.applied;
         match directory.what {
-            DirectoryState::Gone => tree.apply(&gone(directory.id)),
+            DirectoryState::Gone => {
+                self.loading.gone.insert(directory.id);
+                tree.apply(&gone(directory.id));
+            }
             DirectoryState::Alias(to) => tree.put_alias(directory.id, to),
             DirectoryState::Listing { entries, nodes } => {
                 nodes.into_iter().for_each(|(id, node)| tree.put_node(id, node));

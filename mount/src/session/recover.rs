@@ -105,6 +105,11 @@ impl Session {
 
     /// Lays a checkpoint from the outbox over the view.
     pub fn add_layer(&mut self, checkpoint: Checkpoint) -> Result<(), NotLoaded> {
+        // What is not here looks as if it were not in the tree, so the directories must be looked at first.
+        let had = checkpoint.dirs.iter().filter(|dir| dir.before.is_some() || dir.id == NodeId::ROOT);
+        if let Some(missing) = had.map(|dir| dir.id).find(|dir| !self.is_answered(*dir)) {
+            return Err(NotLoaded(missing));
+        }
         let below = self.layers.merged();
         let effects = place(&Over { below: &self.view.applied, top: &below }, &checkpoint)?.effects;
         self.layers.push(checkpoint, effects, true);

@@ -126,37 +126,49 @@ impl Tree {
         }
     }
 
+    fn apply_entry(&mut self, at: (NodeId, &Name), entry: Option<Entry>) {
+        let key = (at.0, at.1.clone());
+        let Some(here) = self.dirs.get_mut(&at.0) else {
+            // A directory has one name, which is worth knowing wherever it is.
+            if let Some(entry) = entry
+                && self.nodes.get(&entry.node).is_some_and(|node| node.is_dir())
+            {
+                self.names.insert(entry.node, BTreeSet::from([key]));
+            }
+            return;
+        };
+        let old = match entry {
+            Some(entry) => here.insert(key.1.clone(), entry),
+            None => here.remove(at.1),
+        };
+        if let Some(old) = old {
+            Self::forget_name(&mut self.names, old.node, &key);
+        }
+        if let Some(entry) = entry {
+            self.names.entry(entry.node).or_default().insert(key);
+        }
+    }
+
     /// Makes what `changes` says true. Entries of directories that are not loaded are passed over; nodes that
     /// were never here are taken in only where a loaded directory names them or `changes` makes them whole.
     pub fn apply(&mut self, changes: &Overlay) {
         for (&id, node) in &changes.nodes {
-            match node {
-                Some(node) => {
-                    self.nodes.insert(id, node.clone());
-                    if node.is_dir() && changes.born.contains(&id) {
-                        self.dirs.entry(id).or_default();
-                    }
-                }
-                None => {
-                    self.nodes.remove(&id);
-                    self.dirs.remove(&id);
+            if let Some(node) = node {
+                self.nodes.insert(id, node.clone());
+                if node.is_dir() && changes.born.contains(&id) {
+                    self.dirs.entry(id).or_default();
                 }
             }
         }
         for (dir, entries) in &changes.entries {
-            let Some(here) = self.dirs.get_mut(dir) else { continue };
             for (name, entry) in entries {
-                let old = match entry {
-                    Some(entry) => here.insert(name.clone(), *entry),
-                    None => here.remove(name),
-                };
-                let key = (*dir, name.clone());
-                if let Some(old) = old {
-                    Self::forget_name(&mut self.names, old.node, &key);
-                }
-                if let Some(entry) = entry {
-                    self.names.entry(entry.node).or_default().insert(key);
-                }
+                self.apply_entry((*dir, name), *entry);
+            }
+        }
+        for &id in changes.nodes.iter().filter(|(_, node)| node.is_none()).map(|(id, _)| id) {
+            self.nodes.remove(&id);
+            for (name, entry) in self.dirs.remove(&id).unwrap_or_default() {
+                Self::forget_name(&mut self.names, entry.node, &(id, name));
             }
         }
         for (id, to) in &changes.aliases {
