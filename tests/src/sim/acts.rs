@@ -160,6 +160,9 @@ impl Hands<'_> {
         let mut at = NodeId::ROOT;
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let Ok(name) = Name::new(part.as_bytes()) else { return errno(libc::EINVAL) };
+            if !up.session.view().node(at).is_some_and(|node| node.is_dir()) {
+                return errno(libc::ENOTDIR);
+            }
             let Some(entry) = up.session.view().entry(at, &name)? else { return errno(libc::ENOENT) };
             at = entry.node;
         }

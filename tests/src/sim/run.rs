@@ -11,7 +11,10 @@ use super::{
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use rand::Rng as _;
 use tidefs_mount::{
-    session::arrive::Wait,
+    session::{
+        arrive::Wait,
+        loading::{Directory, DirectoryState},
+    },
     volume::{Load, Stop},
 };
 use tidefs_proto::{PlacedLine, limits::INFLIGHT_MAX};
@@ -96,7 +99,7 @@ impl World {
     fn unrest(&self) -> String {
         let of = |up: &super::shell::Running| {
             format!(
-                "position {} of {}, open {}, layers {}, jobs {}, inbox {}, loads {:?}, placing {}, recovery {}, \
+                "position {} of {}, open {}, layers {}, jobs {}, inbox {}, loads {:?}, unplaced {:?}, recovery {}, \
                  answered {} of {}",
                 up.session.position(),
                 self.server.position(),
@@ -105,7 +108,7 @@ impl World {
                 up.jobs.len(),
                 up.inbox.len(),
                 up.loads,
-                up.placing,
+                up.session.unplaced(),
                 up.recovery.is_some(),
                 up.acknowledged.0,
                 up.sealed.0,
@@ -188,8 +191,14 @@ impl World {
             }
             Event::Start(m) => self.start(m),
             Event::StartServer if !self.server.is_up() => {
-                self.server.start()?;
-                self.note(|| "the server starts".into());
+                match self.server.start() {
+                    Ok(()) => self.note(|| "the server starts".into()),
+                    Err(error) if format!("{error:#}").contains("failed on purpose") => {
+                        self.counts.add("fault: server failed to start");
+                        self.after(500, 20_000, Event::StartServer);
+                    }
+                    Err(error) => return Err(error),
+                }
                 Ok(())
             }
             _ => Ok(()),
@@ -479,14 +488,11 @@ impl World {
         Ok(())
     }
 
-    fn listing(
-        &mut self,
-        m: usize,
-        dir: NodeId,
-        found: Option<Vec<tidefs_mount::session::loading::Directory>>,
-    ) -> Result<()> {
+    fn listing(&mut self, m: usize, dir: NodeId, found: Option<Vec<Directory>>) -> Result<()> {
         let Some(up) = &mut self.mounts[m].shell.up else { return Ok(()) };
         let mut ahead = false;
+        let seen: Vec<String> = found.iter().flatten().map(describe).collect();
+        let at = up.session.position();
         for directory in found.into_iter().flatten() {
             ahead |= directory.id == dir && directory.position > up.session.position();
             up.session.loaded(directory);
@@ -497,6 +503,7 @@ impl World {
         } else if up.loads.remove(&dir).is_some() {
             up.session.load_ended();
         }
+        self.note(|| format!("m{m}, at {at}, hears of {dir}: {}", seen.join(", ")));
         self.check_kernel(m)?;
         self.progress(m)
     }
@@ -517,6 +524,7 @@ impl World {
         if self.mounts[m].shell.up.as_ref().is_some_and(|up| up.recovery.is_some()) {
             self.recover(m)?;
         }
+        self.place_layers(m)?;
         self.take_in(m)?;
         if self.calm
             && let Some(up) = &mut self.mounts[m].shell.up
@@ -551,22 +559,25 @@ impl World {
         }
     }
 
+    fn place_layers(&mut self, m: usize) -> Result<()> {
+        let Some(up) = self.mounts[m].shell.up.as_mut().filter(|up| up.session.unplaced().is_some()) else {
+            return Ok(());
+        };
+        match up.session.place_layers() {
+            Ok(told) => {
+                up.kernel.tell(&told.tells, &mut self.counts);
+                self.counts.add("layers placed once a directory was there");
+                self.check_kernel(m)
+            }
+            Err(missing) => self.load(m, missing.0),
+        }
+    }
+
     fn take_in(&mut self, m: usize) -> Result<()> {
         loop {
             let end = self.mounts[m].shell.disk.end();
             let now = moment(self.now);
             let Some(up) = &mut self.mounts[m].shell.up else { return Ok(()) };
-            if up.placing {
-                match up.session.place_layers() {
-                    Ok(told) => {
-                        up.placing = false;
-                        up.kernel.tell(&told.tells, &mut self.counts);
-                        self.check_kernel(m)?;
-                        continue;
-                    }
-                    Err(missing) => return self.load(m, missing.0),
-                }
-            }
             let Some(line) = up.inbox.front().cloned() else { return Ok(()) };
             let expected = self.expected(m, &line)?;
             let Some(up) = &mut self.mounts[m].shell.up else { return Ok(()) };
@@ -574,7 +585,6 @@ impl World {
                 Ok(arrived) => {
                     up.inbox.pop_front();
                     up.kernel.tell(&arrived.told.tells, &mut self.counts);
-                    up.placing = arrived.load.is_some();
                     self.arrived(m, &line, (arrived.job, arrived.load, expected))?;
                 }
                 Err(Wait::Load(dir)) => {
@@ -646,10 +656,8 @@ impl World {
 
     fn check_kernel(&mut self, m: usize) -> Result<()> {
         match &self.mounts[m].shell.up {
-            Some(up) if !up.placing => {
-                up.kernel.check(up, &mut self.counts).with_context(|| format!("the kernel of m{m}"))
-            }
-            _ => Ok(()),
+            Some(up) => up.kernel.check(up, &mut self.counts).with_context(|| format!("the kernel of m{m}")),
+            None => Ok(()),
         }
     }
 
@@ -697,4 +705,14 @@ fn same(a: &Overlay, b: &Overlay) -> Result<()> {
     }
     ensure!(a.aliases == b.aliases, "aliases differ");
     Ok(())
+}
+
+/// A line for the trace.
+fn describe(directory: &Directory) -> String {
+    let what = match &directory.what {
+        DirectoryState::Gone => "gone".to_owned(),
+        DirectoryState::Alias(to) => format!("now {to}"),
+        DirectoryState::Listing { entries, .. } => format!("{} entries", entries.len()),
+    };
+    format!("{} at {} {what}", directory.id, directory.position)
 }

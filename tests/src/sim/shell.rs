@@ -89,8 +89,6 @@ pub struct Running {
     pub inbox: VecDeque<PlacedLine>,
     /// Directories being fetched; true once the answer is here and lies ahead.
     pub loads: BTreeMap<NodeId, bool>,
-    /// Sealed work waits for a directory to be placed again.
-    pub placing: bool,
     /// What a restart has not taken in yet.
     pub recovery: Option<Recovery>,
     /// Blocks at hand.
@@ -445,7 +443,6 @@ impl Shell {
             put: None,
             inbox: VecDeque::new(),
             loads: BTreeMap::new(),
-            placing: false,
             recovery: Some(Recovery { layers, replay, sealed }),
             blocks,
             orphans: Vec::new(),
@@ -536,7 +533,7 @@ impl Running {
     /// Whether all that happened here is answered and taken in.
     pub fn is_quiet(&self) -> bool {
         self.recovery.is_none()
-            && !self.placing
+            && self.session.unplaced().is_none()
             && self.put.is_none()
             && self.jobs.is_empty()
             && self.inbox.is_empty()
