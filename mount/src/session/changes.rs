@@ -60,8 +60,16 @@ impl Session {
             }
             let is = self.view.node(id);
             match (&was, &is) {
-                (Some(was), None) => self.kernel.orphan(id, was),
-                (None, Some(_)) => self.kernel.adopt(id),
+                (Some(was), None) => {
+                    self.kernel.orphan(id, was);
+                    // Whoever has it open sees that it has no name any more.
+                    nodes.push(Tell::Node { id, parents: Vec::new(), content: false });
+                }
+                (None, Some(_)) => {
+                    // The kernel kept it as it was when it left, or as it was written to since.
+                    self.kernel.adopt(id);
+                    nodes.push(Tell::Node { id, parents: self.parents(id), content: true });
+                }
                 _ => {}
             }
             if let (Some(was), Some(is)) = (&was, &is)
@@ -69,15 +77,18 @@ impl Session {
                 && !listings.contains(&id)
             {
                 let content = !same_bytes(&was.content.value, &is.content.value);
-                let parents =
-                    self.view.names(id).into_iter().map(|at| at.0).filter(|dir| self.kernel.holds(*dir));
-                let parents: BTreeSet<NodeId> = parents.collect();
-                nodes.push(Tell::Node { id, parents: parents.into_iter().collect(), content });
+                nodes.push(Tell::Node { id, parents: self.parents(id), content });
             }
         }
         tells.extend(listings.into_iter().map(Tell::Listing));
         tells.extend(nodes);
         tells
+    }
+
+    /// Directories that name a node and that the kernel holds.
+    fn parents(&self, id: NodeId) -> Vec<NodeId> {
+        let parents = self.view.names(id).into_iter().map(|at| at.0).filter(|dir| self.kernel.holds(*dir));
+        parents.collect::<BTreeSet<NodeId>>().into_iter().collect()
     }
 }
 
