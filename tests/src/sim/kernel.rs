@@ -138,8 +138,8 @@ impl FalseKernel {
             );
         }
         for (id, believed) in &self.attributes {
-            if let Some(node) = view.node(*id) {
-                let is = attributes(&node);
+            if let Ok(found) = running.session.getattr(*id) {
+                let is = attributes(&found.node);
                 ensure!(
                     *believed == is,
                     "stale attributes of {id}: {is:?}, the kernel believes {believed:?}"
