@@ -13,10 +13,9 @@ const SEEDS: u64 = 200;
 const FAILURES_MAX: usize = 20;
 
 /// What must have had a part in a whole run, or the run proves too little.
-const ESSENTIAL: [&str; 38] = [
+const ESSENTIAL: [&str; 36] = [
     "acts that wait for a directory",
     "arrivals that met the open batch",
-    "arrivals that wait for the sealer",
     "arrivals, foreign",
     "arrivals, own",
     "check: dense numbers",
@@ -26,7 +25,6 @@ const ESSENTIAL: [&str; 38] = [
     "check: predicted and announced",
     "check: the kernel's beliefs",
     "check: view and head",
-    "cuts that came to nothing",
     "fault: all ended at once",
     "fault: answer to attach lost",
     "fault: append to a log failed",

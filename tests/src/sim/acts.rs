@@ -13,10 +13,12 @@ use tidefs_mount::{
     session::op::Op,
     volume::{Answer, AttrMode, Caller, Make, RenameMode, SetAttr, Stop, WriteAt},
 };
-use tidefs_timeline::{Kind, Name, NodeId};
+use tidefs_timeline::{Head as _, Kind, Name, NodeId};
 
 /// Pieces of a file that is written with gaps: more than a node's record lists.
 const GAPS: usize = 140;
+/// Paths that are looked at before one is picked.
+const PATHS_MAX: usize = 60;
 
 /// One thing that a program does.
 #[derive(Clone, Debug)]
@@ -65,19 +67,48 @@ fn path(rng: &mut SmallRng, top: &str) -> String {
     path
 }
 
-/// What the mount of this index does next: one act, or several that belong together.
-pub fn draw(rng: &mut SmallRng, index: usize) -> Vec<Act> {
+/// Paths in a mount's view, as far as they are loaded.
+pub fn existing(shell: &Shell) -> Vec<String> {
+    let Some(up) = &shell.up else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut todo = vec![(NodeId::ROOT, String::new())];
+    while let Some((dir, path)) = todo.pop() {
+        let Ok(names) = up.session.view().with(|view| view.entries(dir, None, PATHS_MAX)) else { continue };
+        for (name, entry) in names {
+            let name = String::from_utf8_lossy(name.as_bytes());
+            let path = if path.is_empty() { name.into_owned() } else { format!("{path}/{name}") };
+            if up.session.view().node(entry.node).is_some_and(|node| node.is_dir()) {
+                todo.push((entry.node, path.clone()));
+            }
+            found.push(path);
+        }
+        if found.len() > PATHS_MAX {
+            break;
+        }
+    }
+    found
+}
+
+/// What the mount of this index does next: one act, or several that belong together. Most acts are about a path
+/// that is there.
+pub fn draw(rng: &mut SmallRng, index: usize, there: &[String]) -> Vec<Act> {
     let top = match rng.random_range(0..100) {
         0..55 => format!("p{index}"),
         55..90 => "s".to_owned(),
         _ => "t".to_owned(),
     };
-    let one = path(rng, &top);
-    let two = path(rng, &top);
+    let below = format!("{top}/");
+    let there: Vec<&String> = there.iter().filter(|path| path.starts_with(&below)).collect();
+    let mut pick = |often: f64| match there.is_empty() || rng.random_bool(1.0 - often) {
+        true => path(rng, &top),
+        false => there[rng.random_range(0..there.len())].clone(),
+    };
+    let (new, one, two) = (pick(0.1), pick(0.8), pick(0.4));
     let size = [1, 10, 200, 70_000][rng.random_range(0..4)];
     let act = match rng.random_range(0..100) {
-        0..12 => Act::Make(one, Kind::File),
-        12..20 => Act::Make(one, Kind::Directory),
+        0..12 => Act::Make(new, Kind::File),
+        12..19 => Act::Make(new, Kind::Directory),
+        19..20 => return passing(new, size),
         20..22 => Act::Make(path(rng, "s"), Kind::Symlink),
         22..34 => Act::Write(one, rng.random_range(0..300), size),
         34..40 => Act::Append(one, size),
@@ -119,6 +150,11 @@ fn save(path: String, size: usize) -> Vec<Act> {
         Act::Sync(temporary.clone()),
         Act::Rename(temporary, path, RenameMode::Replace),
     ]
+}
+
+/// A file that is gone before anybody hears of it.
+fn passing(path: String, size: usize) -> Vec<Act> {
+    vec![Act::Make(path.clone(), Kind::File), Act::Write(path.clone(), 0, size), Act::Remove(path, false)]
 }
 
 /// A save that moves the old file aside.

@@ -117,7 +117,8 @@ impl Disk {
     /// The machine lost power: the log keeps what lies before `keep`.
     pub fn lost_power(&mut self, keep: u64) {
         self.log.retain(|record| record.end <= keep);
-        self.synced = self.synced.min(keep);
+        // What is still there is there for good.
+        self.synced = keep;
         self.killed();
     }
 }

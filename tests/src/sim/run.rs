@@ -290,7 +290,7 @@ impl World {
             Err(_) => self.counts.add("acts refused"),
         }
         self.arm(m);
-        self.after(500, 20_000, Event::Act(m, run));
+        self.after(200, 12_000, Event::Act(m, run));
         self.check_kernel(m)
     }
 
@@ -540,8 +540,9 @@ impl World {
         match self.mounts[m].shell.recover(&self.server)? {
             Recovered::Done => {
                 self.note(|| format!("m{m} has recovered"));
-                let mount = &self.mounts[m];
-                let up = mount.shell.up.as_ref().context("recovered and down")?;
+                let mount = &mut self.mounts[m];
+                let up = mount.shell.up.as_mut().context("recovered and down")?;
+                up.recovered = up.sealed;
                 let whole =
                     check::own_view(&mount.model, up).with_context(|| format!("m{m} after recovery"))?;
                 self.counts.add(if whole {
@@ -610,7 +611,8 @@ impl World {
             return Ok(false);
         };
         let since = &self.server.lines[front.checkpoint.applied.0 as usize..line.position.0 as usize - 1];
-        let mut alone = true;
+        // What a restart has not loaded (heirs, a file moved elsewhere) cannot be counted on.
+        let mut alone = front.checkpoint.number > up.recovered;
         for other in since {
             alone &= PlacedLine::decode(other)?.session == line.session;
         }
@@ -646,9 +648,14 @@ impl World {
                 .filter(|(dir, ahead)| **ahead && up.session.is_loaded(**dir))
                 .map(|l| *l.0)
                 .collect();
+            let recovering = up.recovery.is_some() && !done.is_empty();
             for dir in done {
                 up.loads.remove(&dir);
                 up.session.load_ended();
+            }
+            if recovering {
+                let run = self.mounts[m].run;
+                self.at(self.now, Event::Poke(m, run));
             }
         }
         self.check_kernel(m)

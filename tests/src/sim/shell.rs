@@ -91,6 +91,8 @@ pub struct Running {
     pub loads: BTreeMap<NodeId, bool>,
     /// What a restart has not taken in yet.
     pub recovery: Option<Recovery>,
+    /// Last number that recovery laid over the view.
+    pub recovered: CheckpointNo,
     /// Blocks at hand.
     pub blocks: BlockMap,
     /// Log as far as it is readable, shared with the disk by copy-on-read.
@@ -444,6 +446,7 @@ impl Shell {
             inbox: VecDeque::new(),
             loads: BTreeMap::new(),
             recovery: Some(Recovery { layers, replay, sealed }),
+            recovered: CheckpointNo(u64::MAX),
             blocks,
             orphans: Vec::new(),
             local,

@@ -2,7 +2,7 @@
 //! sent, in the order of its connection, unless the connection broke; what is down hears nothing.
 
 use super::{
-    acts::{Act, draw},
+    acts::{Act, draw, existing},
     counts::Counts,
     model::Model,
     server::{IndexLoss, Server},
@@ -221,7 +221,7 @@ impl World {
 
     /// A message of a mount's connection, in order with those before it; `up` says whether to the server.
     pub fn send(&mut self, m: usize, up: bool, event: Event) {
-        let slow = if !self.calm && self.rng.random_bool(0.05) { 120_000 } else { 6000 };
+        let slow = if !self.calm && self.rng.random_bool(0.05) { 250_000 } else { 40_000 };
         let pause = self.rng.random_range(100..slow);
         let at = (self.now + pause).max(self.mounts[m].wire[usize::from(up)]);
         self.mounts[m].wire[usize::from(up)] = at;
@@ -292,8 +292,6 @@ impl World {
         } else {
             mount.shell.kill();
         }
-        let last = (mount.shell.disk.synced, mount.model.clone());
-        mount.history = vec![last];
         let soon = if self.calm { 3000 } else { 200_000 };
         self.after(500, soon, Event::Start(m));
     }
@@ -324,7 +322,7 @@ impl World {
                 return None;
             }
             self.mounts[m].left -= 1;
-            let acts = draw(&mut self.rng, m);
+            let acts = draw(&mut self.rng, m, &existing(&self.mounts[m].shell));
             self.mounts[m].script.extend(acts);
         }
         self.mounts[m].script.pop_front()
