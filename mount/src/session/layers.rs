@@ -118,7 +118,8 @@ pub fn meets(theirs: &Overlay, mine: &Overlay, way: impl Fn(&At) -> bool, applie
     let node_met = |id: &NodeId, now: &Option<Arc<tidefs_timeline::Node>>| {
         let was = applied.node(*id).ok().flatten();
         match (was, now) {
-            (Some(was), Some(now)) => !was.same_registers(now),
+            // Whether a file stays in the tree hangs on all its names together.
+            (Some(was), Some(now)) => !was.same_registers(now) || !now.is_dir() && was.links != now.links,
             (None, None) => false,
             _ => true,
         }

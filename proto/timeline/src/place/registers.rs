@@ -35,7 +35,8 @@ impl<H: Head> Placer<'_, H> {
         let id = self.real(change.id)?;
         let Some(node) = self.tree.node(id)? else {
             return Ok(match resolve::living_heir(&self.tree, id)? {
-                Some(heir) if self.is_file(heir)? && !self.tree.names(heir)?.is_empty() => {
+                // A symlink or a device that took the name holds no file's bytes.
+                Some(heir) if self.is_kind_of(heir, change)? && !self.tree.names(heir)?.is_empty() => {
                     self.note(Reason::ToHeir, heir, None);
                     Some(heir)
                 }
@@ -60,12 +61,16 @@ impl<H: Head> Placer<'_, H> {
             return Ok(Some(id));
         }
         for entry in bound.iter().filter(|entry| entry.version != self.ck.version()) {
-            if self.moved_aside(id, *entry)? {
+            if self.is_kind_of(entry.node, change)? && self.moved_aside(id, *entry)? {
                 self.note(Reason::ToHeir, entry.node, None);
                 return Ok(Some(entry.node));
             }
         }
         Ok(Some(id))
+    }
+
+    fn is_kind_of(&self, id: NodeId, change: &NodeChange) -> Result<bool, H::Error> {
+        Ok(self.tree.node(id)?.is_some_and(|node| node.kind == change.node.kind))
     }
 
     /// A save with backup: the node at the name was born in the very checkpoint that moved `id` off it.
@@ -87,10 +92,6 @@ impl<H: Head> Placer<'_, H> {
         let version = self.ck.version();
         let Some(target) = self.target(change)? else { return self.make_file_again(change) };
         let Some(old) = self.tree.node(target)? else { return Ok(()) };
-        if old.kind != change.node.kind {
-            // An heir may be a symlink or a device, which holds no file's bytes.
-            return self.make_file_again(change);
-        }
         if old.content.version == version {
             // What one checkpoint carries never replaces what it carries: the second content is kept beside.
             self.out.overlaps.push(super::Overlap {
