@@ -141,7 +141,10 @@ pub(super) fn from_fuser(at: SystemTime) -> Timestamp {
         },
         Err(before) => {
             let before = before.duration();
-            Timestamp { seconds: 0i64.saturating_sub_unsigned(before.as_secs()), nanos: before.subsec_nanos() }
+            Timestamp {
+                seconds: 0i64.saturating_sub_unsigned(before.as_secs()),
+                nanos: before.subsec_nanos(),
+            }
         }
     }
 }

@@ -79,7 +79,6 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether this line is a mount of ours.
 impl MountLine {
     /// The drive, if this is a mount of a drive.
     pub fn drive(&self) -> Option<&str> {
@@ -96,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_line_with_blanks_and_optional_fields() {
-        let text = b"36 35 0:50 / /tmp/a\\040b\\134 rw,nosuid shared:1 master:2 - fuse.tidefs tidefs:main rw\nbad\n";
+        let text =
+            b"36 35 0:50 / /tmp/a\\040b\\134 rw,nosuid shared:1 master:2 - fuse.tidefs tidefs:main rw\nbad\n";
         let lines = parse(text);
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].point, Path::new("/tmp/a b\\"));

@@ -75,7 +75,8 @@ impl Teller for KernelTeller {
         for tell in what {
             parts[queue_of(&tell)].push(tell);
         }
-        let sends: Vec<_> = self.queues.iter().cloned().zip(parts).filter(|(_, part)| !part.is_empty()).collect();
+        let sends: Vec<_> =
+            self.queues.iter().cloned().zip(parts).filter(|(_, part)| !part.is_empty()).collect();
         Box::pin(async move {
             let one = |(queue, what): (mpsc::Sender<Batch>, Vec<Tell>)| async move {
                 let (done, told) = oneshot::channel();
