@@ -39,18 +39,7 @@ impl<V: Volume> Door<V> {
         self.shared.caching.ttl()
     }
 
-<<<<<<< HEAD
-    fn make(
-        &self,
-        operation: &'static str,
-        req: &Request,
-        at: (INodeNo, &OsStr),
-        make: Make,
-        reply: ReplyEntry,
-    ) {
-=======
     fn make(&self, req: &Request, at: (INodeNo, &OsStr), make: Make, reply: ReplyEntry) {
->>>>>>> h-c
         let (caller, ttl, parent) = (caller(req), self.ttl(), node(at.0));
         let operation = match make.kind {
             Kind::Directory => "mkdir",
@@ -58,14 +47,9 @@ impl<V: Volume> Door<V> {
             _ => "mknod",
         };
         let made = name(at.1);
-<<<<<<< HEAD
-        let ask =
-            move |v: &V| v.make(caller, (parent, made.as_ref().map_err(|e| Stop::Errno(*e))?), make.clone());
-=======
         let ask = move |v: &V| {
             v.make(caller, (parent, made.as_ref().map_err(|code| Stop::Errno(*code))?), make.clone())
         };
->>>>>>> h-c
         self.serve(operation, reply, ask, move |reply, answer| entry(reply, ttl, answer));
     }
 
@@ -310,28 +294,7 @@ impl<V: Volume> Filesystem for Door<V> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-<<<<<<< HEAD
-        self.volume.count("read");
-        let ask = move |v: &V| v.read(node(ino), offset, size);
-        match ask(&self.volume) {
-            Ok(reading) => self.read_later(reply, reading),
-            Err(Stop::Errno(code)) => reply.error(errno(code)),
-            Err(Stop::Load(what)) => {
-                let Some(permit) = self.admit(0) else { return reply.error(Errno::EIO) };
-                let again = Self {
-                    volume: self.volume.clone(),
-                    shared: self.shared.clone(),
-                    runtime: self.runtime.clone(),
-                };
-                self.later(permit, what, ask, move |answer| match answer {
-                    Ok(reading) => again.read_later(reply, reading),
-                    Err(code) => reply.error(errno(code)),
-                });
-            }
-        }
-=======
         self.read_at(node(ino), offset, size, reply);
->>>>>>> h-c
     }
 
     fn write(

@@ -3,11 +3,7 @@
 //!
 //! It is not done on the real mount, because then the test's names would be visible in it.
 
-<<<<<<< HEAD
-use super::{Caching, Door, KernelTeller, MountError, MountOptions, Mounted, memory::Memory, mount_at};
-=======
 use super::{Caching, Door, MountError, MountOptions, Mounted, memory::Memory, mount_at};
->>>>>>> h-c
 use crate::volume::{Tell, Teller};
 use std::{
     fs, io,
