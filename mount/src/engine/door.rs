@@ -114,9 +114,9 @@ impl Volume for EngineVolume {
             if let Some(id) = id {
                 core.session.synced(id, now());
             }
+            engine.wake_cutter(core.session.due());
             core.log.end()
         };
-        engine.kick.notify_one();
         Box::pin(async move {
             engine.sync_local(end).await?;
             if engine.fixed.fsync_server {

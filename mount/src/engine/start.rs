@@ -90,7 +90,9 @@ async fn attach(config: &MountConfig, link: &Link) -> Result<(SessionFile, Attac
         }
     };
     if file.next_incarnation == 0 {
-        file.next_incarnation = random()?;
+        // Upwards, so that shipments of earlier incarnations are known as such; at random, so that two copies of
+        // one folder never choose the same.
+        file.next_incarnation = ((file.incarnation >> 32) + 1) << 32 | (random()? & u64::from(u32::MAX));
         file.store(&config.state_dir)?;
     }
     let ask = Attach {

@@ -143,6 +143,7 @@ fn files_are_replaced_whole() {
         session_name: "a".into(),
         session_no: 3,
         incarnation: u64::MAX,
+        next_incarnation: 0,
         drive_id: [7; 16],
         history: [0; 16],
     };
