@@ -6,7 +6,7 @@ use super::{
     error::CliError,
     locate,
     output::printable,
-    size::{show_ms, show_size},
+    size::{count, show_ms, show_size},
 };
 use crate::{
     control::{api::Status, client::ControlClient},
@@ -121,9 +121,9 @@ fn running(text: &mut String, status: &Status) -> std::fmt::Result {
     match unsent.oldest_unsent_ms {
         Some(age) => write!(
             text,
-            "\n  unsent         {} in {} checkpoints, oldest {}",
+            "\n  unsent         {} in {}, oldest {}",
             show_size(unsent.unsent_bytes),
-            unsent.unsent_checkpoints,
+            count(unsent.unsent_checkpoints, "checkpoint"),
             show_ms(age)
         )?,
         None => write!(text, "\n  unsent         nothing")?,
