@@ -7,6 +7,8 @@
 pub mod config;
 pub mod drive;
 pub mod drives;
+#[cfg(test)]
+mod fixture;
 pub mod followers;
 pub mod head;
 pub mod http;
