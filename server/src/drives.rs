@@ -35,7 +35,7 @@ pub enum DrivesError {
         /// The drive.
         name: String,
         /// What went wrong.
-        error: OpenError,
+        error: Box<OpenError>,
     },
     /// The server is stopping.
     #[error("the server is stopping")]
@@ -182,7 +182,7 @@ impl Drives {
             }
             Err(error) => {
                 self.failing.lock().insert(name.clone(), error.to_string());
-                Err(DrivesError::Open { name, error })
+                Err(DrivesError::Open { name, error: Box::new(error) })
             }
         }
     }

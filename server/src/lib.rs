@@ -22,4 +22,6 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+#[cfg(test)]
+mod tests;
 pub mod timeline;

@@ -8,7 +8,7 @@ use crate::{
     drive::{Ask, OpenError, Stores},
     followers::Followers,
     head::{ArrivedPack, BlockAt, HeadError, IndexHead, WithPacks},
-    order::{Answer, AttachRefused, Attached, DriveIds, Order, Saved, Submission, Turn},
+    order::{Answer, AttachRefused, Attached, DriveIds, Line, Order, Saved, Submission, Turn},
     recover::recover,
     store::{Journal, JournalError},
     telemetry,
@@ -203,10 +203,10 @@ impl Sequencer {
         };
         let stored = begun.elapsed();
         let placed = held.iter().filter(|held| matches!(held, Held::Submit(..))).count();
+        // Whoever has an answer finds the head at that position.
+        let lines = saved.map(|saved| self.show(saved)).unwrap_or_default();
         held.into_iter().for_each(Held::give);
-        if let Some(saved) = saved {
-            self.show(saved);
-        }
+        self.followers.announce(lines);
         if placed > 0 {
             telemetry::turn(placed, [decided, stored - decided, begun.elapsed() - stored]);
         }
@@ -290,7 +290,8 @@ impl Sequencer {
         Ok(())
     }
 
-    fn show(&mut self, mut saved: Saved) {
+    /// Shows an entry at the head; gives the lines to announce.
+    fn show(&mut self, mut saved: Saved) -> Vec<Line> {
         let mut blocks: BTreeMap<Hash, BlockAt> = BTreeMap::new();
         for pack in &saved.changes.packs {
             if let Some(table) = self.arrived.remove(pack) {
@@ -298,10 +299,11 @@ impl Sequencer {
             }
         }
         let lines = saved.changes.lines.clone();
+        // The layer keeps positions only.
         saved.changes.lines.iter_mut().for_each(|line| line.bytes.clear());
         self.head.write().advance(saved, blocks);
-        self.followers.announce(lines);
         telemetry::head(&self.name, self.order.position());
+        lines
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     packs::check_in_memory,
     store::{Faults, index::MemoryIndex, journal::MemoryJournal},
 };
-use std::sync::Arc;
+use std::{slice::from_ref, sync::Arc};
 use tidefs_timeline::{CheckpointNo, Head, Kind, Name, NodeId, Timestamp};
 
 const IDS: DriveIds = DriveIds { drive: [1; 16], history: [2; 16] };
@@ -90,7 +90,7 @@ async fn a_resend_gets_the_first_answer() {
     let mut world = World::new();
     let mut maker = world.maker(1).await;
     let first = maker.touch("a");
-    assert_eq!(world.submit(&[first.clone()]).await, [placed(1)]);
+    assert_eq!(world.submit(from_ref(&first)).await, [placed(1)]);
     assert_eq!(world.submit(&[maker.touch("b"), first.clone()]).await, [placed(2), placed(1)]);
     world.order = world.replayed().await;
     assert_eq!(world.submit(&[first]).await, [placed(1)]);
@@ -129,7 +129,7 @@ async fn a_gap_uses_up_nothing() {
     let mut world = World::new();
     let mut maker = world.maker(1).await;
     let (first, second) = (maker.touch("a"), maker.touch("b"));
-    assert_eq!(reason(&world.submit(&[second.clone()]).await[0]), Some(Refusal::Gap));
+    assert_eq!(reason(&world.submit(from_ref(&second)).await[0]), Some(Refusal::Gap));
     assert_eq!(world.submit(&[first, second]).await, [placed(1), placed(2)]);
 }
 
@@ -171,10 +171,10 @@ async fn missing_blocks_are_refused_and_use_up_nothing() {
         maker.clone().submit(draft)
     };
     let (alone, whole) = (with(None), with(Some(id)));
-    assert_eq!(reason(&world.submit(&[whole.clone()]).await[0]), Some(Refusal::MissingBlocks));
+    assert_eq!(reason(&world.submit(from_ref(&whole)).await[0]), Some(Refusal::MissingBlocks));
     world.arrived.insert(id, check_in_memory(id, &bytes).unwrap());
     assert_eq!(reason(&world.submit(&[alone]).await[0]), Some(Refusal::MissingBlocks));
-    assert_eq!(world.submit(&[whole.clone()]).await, [placed(1)]);
+    assert_eq!(world.submit(from_ref(&whole)).await, [placed(1)]);
     assert!(world.head.knows_pack(&id).unwrap());
 
     // From now on the drive has the block, and others need not send it.
@@ -202,7 +202,6 @@ async fn a_turn_places_each_on_the_one_before() {
     assert_eq!(names, [name("a"), name("b")]);
     assert_eq!(world.journal.bounds().await.unwrap().next, 4);
 }
-
 
 /// The incarnation is exchanged exactly once: a copied or rolled back state folder is told so.
 #[tokio::test]
