@@ -30,7 +30,7 @@ pub use attach::{AttachAsk, AttachRefused, Attached};
 pub use fold::Fold;
 pub use refusal::Refusal;
 pub use session::{ANSWERS_KEPT, Answer, Session};
-pub use submit::{StoredBlocks, Submission};
+pub use submit::{NewPack, StoredBlocks, Submission};
 
 /// The format of journal entries that this code writes.
 const ENTRY_FORMAT: u32 = 1;
@@ -82,7 +82,7 @@ pub struct Turn {
     bytes: usize,
     effects: Overlay,
     lines: Vec<Line>,
-    packs: BTreeSet<Hash>,
+    packs: BTreeMap<Hash, Bytes>,
 }
 
 impl Turn {
@@ -129,8 +129,8 @@ pub struct Changes {
     pub effects: Overlay,
     /// On the timeline, in order.
     pub lines: Vec<Line>,
-    /// Packs that it names for the first time.
-    pub packs: BTreeSet<Hash>,
+    /// Packs that it names for the first time; with their bytes where the entry holds them.
+    pub packs: BTreeMap<Hash, Bytes>,
 }
 
 impl Unsaved {
@@ -289,7 +289,8 @@ impl Order {
                 self.answered(version, digest, answer)?;
             }
             Some(Record::Pack(pack)) => {
-                changes.packs.insert(Hash(tidefs_proto::bad::exactly("pack.id", &pack.id)?));
+                let id = Hash(tidefs_proto::bad::exactly("pack.id", &pack.id)?);
+                changes.packs.insert(id, pack.data);
             }
             None => return Err(broken("has a record that is not known here: use a newer tidefs-server")),
         }

@@ -31,7 +31,7 @@ impl World {
         if let Some(unsaved) = self.order.seal(turn) {
             let saved = unsaved.save(&self.journal).await.unwrap();
             let mut blocks = BTreeMap::new();
-            for pack in &saved.changes.packs {
+            for pack in saved.changes.packs.keys() {
                 let table = self.arrived.remove(pack).unwrap();
                 blocks.extend(table.blocks.iter().map(|(hash, place)| (*hash, (*pack, *place))));
             }

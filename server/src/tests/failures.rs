@@ -2,15 +2,17 @@
 
 use crate::{
     drive::{Drive, Ended, JournalAndIndex, OpenError, Stores},
-    fixture::{Maker, ask, walk},
+    fixture::{Maker, ask, content, pack, walk},
+    head::ArrivedPack,
     order::Answer,
+    packs::check_in_memory,
     store::{
         Blocks, DriveRecord, Fault, Faults, Index, Op, blocks::MemoryBlocks, index::MemoryIndex,
         journal::MemoryJournal,
     },
 };
 use std::sync::Arc;
-use tidefs_timeline::Position;
+use tidefs_timeline::{Kind, NodeId, Position};
 
 struct Twins {
     faults: Faults,
@@ -125,4 +127,26 @@ async fn a_damaged_index_is_made_again() {
     world.twins.index.commit(batch, position).unwrap();
     world.again().await;
     assert_eq!(walk(&*world.drive.head.read()), live);
+}
+
+/// A small pack is stored by the journal entry that names it. If it cannot be put among the packs, the drive starts
+/// again and puts it there before anything says that its blocks are there.
+#[tokio::test]
+async fn a_pack_in_the_journal_reaches_the_packs() {
+    let mut world = World::new().await;
+    world.drive.attach(ask(1, "s", 0, 10)).await.unwrap().unwrap();
+    let (id, bytes, hashes) = pack(&[b"hello"]);
+    let table = ArrivedPack { bytes: bytes.clone(), ..check_in_memory(id, &bytes).unwrap() };
+    world.twins.faults.fail_next(Op::PackPut, Fault::Before);
+    world.drive.pack_arrived(id, table).await.unwrap();
+    let mut maker = Maker::new(1, 10);
+    let mut draft = maker.draft();
+    draft.create(NodeId::ROOT, "a", Kind::File, content(Some((hashes[0], 5))));
+    draft.pack = Some(id);
+    assert_eq!(world.submit(maker.submit(draft)).await, Ok(Answer::Placed(Position(1))));
+    world.again().await;
+    assert_eq!(world.twins.blocks.size(id.0).await.unwrap(), bytes.len() as u64);
+    let head = world.drive.head.read();
+    assert_eq!(head.block(&hashes[0]).unwrap().unwrap().0, id);
+    assert!(head.inline_pack(&id).is_none());
 }
