@@ -147,6 +147,12 @@ impl Unsaved {
         journal.create(self.entry, self.body).await?;
         Ok(Saved { entry: self.entry, changes: self.changes })
     }
+
+    /// As [`Unsaved::save`], for journals that never wait, such as the twin in memory. None if the journal waits;
+    /// whether the entry exists is then unknown.
+    pub fn save_now(self, journal: &dyn Journal) -> Option<Result<Saved, JournalError>> {
+        futures::FutureExt::now_or_never(self.save(journal))
+    }
 }
 
 /// The state that decides.
