@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `tidefs`.
+
+fn main() -> std::process::ExitCode {
+    tidefs_mount::cli::main()
+}

@@ -167,6 +167,9 @@ impl<H: Head> Placer<'_, H> {
                 node.times.version = version;
                 node.times.value.mtime = times.mtime;
             }
+            if made.ctime && node.is_dir() && !made.mtime {
+                node.touch(times.mtime, times.ctime);
+            }
             node.times.value.ctime = node.times.value.ctime.max(times.ctime);
             if made.owner.is_some() {
                 node.owner = Register::new(change.node.owner.value, version);

@@ -1,0 +1,87 @@
+//! What the kernel must forget when the view changes under it: the difference of what was shown and what is.
+
+use super::{Session, before::At};
+use crate::volume::Tell;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use tidefs_timeline::{Content, Node, NodeId, Overlay};
+
+/// What an arrival asks the owner to do next.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// To tell the kernel, in this order.
+    pub tells: Vec<Tell>,
+}
+
+/// Names and nodes as they were shown, for those that may change.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    entries: BTreeMap<At, Option<NodeId>>,
+    nodes: BTreeMap<NodeId, Option<Arc<Node>>>,
+}
+
+impl Session {
+    /// Notes how everything that `changes` touches is shown now.
+    pub(super) fn shown(&self, shown: &mut Shown, changes: &Overlay) {
+        for (dir, entries) in &changes.entries {
+            for name in entries.keys() {
+                let at = (*dir, name.clone());
+                if let Ok(entry) = self.view.entry(*dir, name) {
+                    shown.entries.entry(at).or_insert(entry.map(|entry| entry.node));
+                }
+            }
+        }
+        for id in changes.nodes.keys() {
+            shown.nodes.entry(*id).or_insert_with(|| self.view.node(*id));
+        }
+    }
+
+    /// What to tell the kernel now that things are shown otherwise; keeps nodes that the kernel still holds.
+    pub(super) fn tell(&mut self, shown: Shown) -> Vec<Tell> {
+        let mut tells = Vec::new();
+        let mut listings = BTreeSet::new();
+        for (at, was) in shown.entries {
+            let is = match self.view.entry(at.0, &at.1) {
+                Ok(entry) => entry.map(|entry| entry.node),
+                Err(_) => continue,
+            };
+            self.listings.name_changed(&at, is.is_some());
+            if was != is && self.kernel.holds(at.0) {
+                listings.insert(at.0);
+                tells.push(Tell::Entry { parent: at.0, name: at.1 });
+            }
+        }
+        let mut nodes = Vec::new();
+        for (id, was) in shown.nodes {
+            if !self.kernel.holds(id) {
+                continue;
+            }
+            let is = self.view.node(id);
+            match (&was, &is) {
+                (Some(was), None) => self.kernel.orphan(id, was),
+                (None, Some(_)) => self.kernel.adopt(id),
+                _ => {}
+            }
+            if let (Some(was), Some(is)) = (&was, &is)
+                && was != is
+                && !listings.contains(&id)
+            {
+                let content = !same_bytes(&was.content.value, &is.content.value);
+                let parents =
+                    self.view.names(id).into_iter().map(|at| at.0).filter(|dir| self.kernel.holds(*dir));
+                let parents: BTreeSet<NodeId> = parents.collect();
+                nodes.push(Tell::Node { id, parents: parents.into_iter().collect(), content });
+            }
+        }
+        tells.extend(listings.into_iter().map(Tell::Listing));
+        tells.extend(nodes);
+        tells
+    }
+}
+
+/// Whether two contents are the same bytes as far as can be told without reading them.
+fn same_bytes(a: &Content, b: &Content) -> bool {
+    a == b
+}
