@@ -54,6 +54,10 @@ pub fn configure(context: &Context, args: &MountArgs) -> Result<(MountConfig, Pa
     if args.limits.memory_limit.is_some() {
         return Err(CliError::not_built("--memory-limit"));
     }
+    let owner = OwnerMap { uid: args.owner.uid, gid: args.owner.gid, umask: args.owner.umask };
+    if owner != OwnerMap::default() {
+        return Err(CliError::not_built("--uid, --gid and --umask"));
+    }
     if let Some(name) = &args.session {
         check_session(name)?;
     }
@@ -73,7 +77,7 @@ pub fn configure(context: &Context, args: &MountArgs) -> Result<(MountConfig, Pa
         fsync: args.fsync,
         limits: Limits { wal_bytes: args.limits.wal_limit, cache_bytes: args.limits.cache_limit },
         read_only: args.read_only,
-        owner: OwnerMap { uid: args.owner.uid, gid: args.owner.gid, umask: args.owner.umask },
+        owner,
         allow_other: !args.no_allow_other,
     };
     Ok((config, named))

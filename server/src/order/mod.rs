@@ -12,7 +12,6 @@
 
 mod attach;
 mod fold;
-mod refusal;
 mod session;
 mod submit;
 #[cfg(test)]
@@ -28,7 +27,7 @@ use wire::journal_record::Record;
 
 pub use attach::{AttachAsk, AttachRefused, Attached};
 pub use fold::Fold;
-pub use refusal::Refusal;
+pub use tidefs_proto::refusal::Refusal;
 pub use session::{ANSWERS_KEPT, Answer, Session};
 pub use submit::{NewPack, StoredBlocks, Submission};
 
