@@ -52,7 +52,7 @@ pub struct Maker {
     pub incarnation: u64,
     pub number: u64,
     pub previous: [u8; 32],
-    counter: u32,
+    pub counter: u32,
 }
 
 impl Maker {

@@ -403,6 +403,40 @@ async fn malformed_messages_are_errors() {
     server.stop().await;
 }
 
+/// What leaves a number without an answer ends the stream, with a status that says what to do: send again from
+/// there, or attach again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_without_an_answer_ends_the_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, client) = serve(dir.path()).await;
+    let mut one = Session::attach(&client, 1).await;
+    let (drive, maker) = (one.drive.clone(), one.maker.clone());
+    let mut draft = maker.draft();
+    let (id, bytes, hashes) = pack(&[b"hello"]);
+    draft.create(NodeId::ROOT, "a", Kind::File, content(Some((hashes[0], 5))));
+    draft.pack = Some(id);
+    let (shipment, digest) = maker.clone().ship(draft);
+    one.send_bytes(1, shipment.clone(), digest).await;
+    assert_eq!(one.replies.message().await.unwrap_err().code(), Code::Unavailable);
+
+    let mut one = Session::open(client.clone(), drive.clone(), maker.clone()).await;
+    one.send_pack(id, &bytes, 100).await;
+    one.send_bytes(1, shipment, digest).await;
+    assert!(matches!(one.answer().await, commit_reply::Message::Acknowledged(_)));
+
+    let stale = Maker { incarnation: 9, number: 1, ..maker.clone() };
+    let mut one = Session::open(client.clone(), drive.clone(), stale).await;
+    let draft = one.maker.draft();
+    one.send(draft).await;
+    assert_eq!(one.replies.message().await.unwrap_err().code(), Code::Aborted);
+
+    let mut one = Session::open(client.clone(), drive, maker).await;
+    let draft = one.maker.draft();
+    one.send(draft).await;
+    assert_eq!(one.replies.message().await.unwrap_err().code(), Code::Aborted);
+    server.stop().await;
+}
+
 /// Drives are made once, listed and deleted; a deleted one takes its streams along.
 #[tokio::test(flavor = "multi_thread")]
 async fn drives_come_and_go() {
