@@ -57,6 +57,9 @@ impl Volume for EngineVolume {
     fn setattr(&self, caller: Caller, id: NodeId, set: SetAttr) -> Answer<Found> {
         let grows = set.size.is_none();
         self.0.change(grows, &[], |session, now| Ok((session.plan_setattr((now, caller), id, &set)?, ())))?;
+        if let Some(atime) = set.atime {
+            self.0.core.lock().session.set_atime(id, atime.unwrap_or(now().wall));
+        }
         self.found(id, false)
     }
 

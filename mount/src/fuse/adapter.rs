@@ -34,6 +34,14 @@ const STATFS_BLOCK: u32 = 4096;
 /// Attributes that promise an evaluation of access lists, which nothing here does.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
+/// A time as asked for; none is now.
+fn set_time(at: TimeOrNow) -> Option<tidefs_timeline::Timestamp> {
+    match at {
+        TimeOrNow::SpecificTime(at) => Some(from_fuser(at)),
+        TimeOrNow::Now => None,
+    }
+}
+
 impl<V: Volume> Door<V> {
     fn ttl(&self) -> Duration {
         self.shared.caching.ttl()
@@ -131,7 +139,7 @@ impl<V: Volume> Filesystem for Door<V> {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
-        _atime: Option<TimeOrNow>,
+        atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         _fh: Option<FileHandle>,
@@ -147,19 +155,13 @@ impl<V: Volume> Filesystem for Door<V> {
             uid,
             gid,
             size,
-            mtime: mtime.map(|at| match at {
-                TimeOrNow::SpecificTime(at) => Some(from_fuser(at)),
-                TimeOrNow::Now => None,
-            }),
+            mtime: mtime.map(set_time),
+            atime: atime.map(set_time),
             // The kernel's own flag for this is not handed on by the FUSE library. A change of owner always
             // clears; a truncation does unless the caller may keep them, for which root stands here.
             kill_set_id: uid.is_some() || gid.is_some() || (size.is_some() && caller.uid != 0),
         };
-        let ask = move |v: &V| match set == SetAttr::default() {
-            // Only atime was set, which is not kept.
-            true => v.getattr(node(ino)),
-            false => v.setattr(caller, node(ino), set),
-        };
+        let ask = move |v: &V| v.setattr(caller, node(ino), set);
         self.serve("setattr", reply, ask, move |reply, answer| attributes(reply, ttl, answer));
     }
 

@@ -50,7 +50,7 @@ fn stop<T>(errno: i32) -> Answer<T> {
 impl State {
     fn get(&self, id: NodeId) -> Answer<Found> {
         match self.nodes.get(&id) {
-            Some((node, _)) => Ok(Found { id, node: Arc::new(node.clone()) }),
+            Some((node, _)) => Ok(Found { id, node: Arc::new(node.clone()), atime: None }),
             None => stop(libc::ENOENT),
         }
     }

@@ -27,9 +27,9 @@ use wire::journal_record::Record;
 
 pub use attach::{AttachAsk, AttachRefused, Attached};
 pub use fold::Fold;
-pub use tidefs_proto::refusal::Refusal;
 pub use session::{ANSWERS_KEPT, Answer, Session};
 pub use submit::{NewPack, StoredBlocks, Submission};
+pub use tidefs_proto::refusal::Refusal;
 
 /// The format of journal entries that this code writes.
 const ENTRY_FORMAT: u32 = 1;
