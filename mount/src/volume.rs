@@ -45,6 +45,8 @@ pub struct Found {
     pub id: NodeId,
     /// All its registers.
     pub node: Arc<Node>,
+    /// Time of the last access as set on this mount, if it was set lately; atime is not kept otherwise.
+    pub atime: Option<Timestamp>,
 }
 
 /// One line of a listing.
@@ -71,6 +73,8 @@ pub struct SetAttr {
     pub size: Option<u64>,
     /// mtime: `Some(None)` is now.
     pub mtime: Option<Option<Timestamp>>,
+    /// atime: likewise; remembered while the kernel holds the node.
+    pub atime: Option<Option<Timestamp>>,
     /// Whether set-id bits must be cleared (FUSE's KILL_SUIDGID).
     pub kill_set_id: bool,
 }

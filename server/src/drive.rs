@@ -70,13 +70,16 @@ impl OpenError {
 #[error("the drive is being opened again after a failure: try again")]
 pub struct Ended;
 
+/// A drive's journal and index.
+pub type JournalAndIndex = (Arc<dyn Journal>, Arc<dyn Index>);
+
 /// Where a drive's stores come from. Packs are opened once for all openings of the drive.
 pub trait Stores: Send + Sync {
     /// Opens journal and index, each for the first time or after all handles of the last opening are gone.
     ///
     /// # Errors
     /// When they cannot be opened.
-    fn open(&self) -> Result<(Arc<dyn Journal>, Arc<dyn Index>), OpenError>;
+    fn open(&self) -> Result<JournalAndIndex, OpenError>;
     /// Moves a damaged index away, so that the next opening begins an empty one.
     ///
     /// # Errors
@@ -98,7 +101,7 @@ pub struct FileStores {
 }
 
 impl Stores for FileStores {
-    fn open(&self) -> Result<(Arc<dyn Journal>, Arc<dyn Index>), OpenError> {
+    fn open(&self) -> Result<JournalAndIndex, OpenError> {
         let options = FileJournalOptions::default();
         let journal = FileJournal::open(&self.folder.journal(), self.drive, options)?;
         let index = SledIndex::open(&self.folder.index(), SledOptions::new(self.drive))?;

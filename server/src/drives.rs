@@ -35,7 +35,7 @@ pub enum DrivesError {
         /// The drive.
         name: String,
         /// What went wrong.
-        error: OpenError,
+        error: Box<OpenError>,
     },
     /// The server is stopping.
     #[error("the server is stopping")]
@@ -47,6 +47,8 @@ struct Slot {
     record: DriveRecord,
     blocks: tokio::sync::OnceCell<Arc<dyn Blocks>>,
     open: tokio::sync::Mutex<Option<Arc<Drive>>>,
+    /// It was deleted while somebody waited for it.
+    deleted: AtomicBool,
 }
 
 /// The drives of a server.
@@ -73,7 +75,12 @@ impl Drives {
 
     fn add(&self, record: DriveRecord) {
         let id = record.drive_id;
-        let slot = Slot { record, blocks: tokio::sync::OnceCell::new(), open: tokio::sync::Mutex::new(None) };
+        let slot = Slot {
+            record,
+            blocks: tokio::sync::OnceCell::new(),
+            open: tokio::sync::Mutex::new(None),
+            deleted: AtomicBool::new(false),
+        };
         self.slots.lock().insert(id, Arc::new(slot));
     }
 
@@ -136,6 +143,7 @@ impl Drives {
         let slot = self.slot_named(name)?;
         let mut open = slot.open.lock().await;
         self.slots.lock().remove(&slot.record.drive_id);
+        slot.deleted.store(true, Ordering::SeqCst);
         if let Some(drive) = open.take() {
             drive.close().await;
         }
@@ -172,6 +180,9 @@ impl Drives {
         if self.stopping.load(Ordering::SeqCst) {
             return Err(DrivesError::Stopping);
         }
+        if slot.deleted.load(Ordering::SeqCst) {
+            return Err(DrivesError::UnknownId);
+        }
         *open = None;
         let name = slot.record.name.clone();
         match self.open(slot).await {
@@ -182,7 +193,7 @@ impl Drives {
             }
             Err(error) => {
                 self.failing.lock().insert(name.clone(), error.to_string());
-                Err(DrivesError::Open { name, error })
+                Err(DrivesError::Open { name, error: Box::new(error) })
             }
         }
     }

@@ -7,6 +7,8 @@
 pub mod config;
 pub mod drive;
 pub mod drives;
+#[cfg(test)]
+mod fixture;
 pub mod followers;
 pub mod head;
 pub mod http;
@@ -20,4 +22,6 @@ pub mod server;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+#[cfg(test)]
+mod tests;
 pub mod timeline;

@@ -14,6 +14,9 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Decoded bytes of frames that are read together, in bytes.
 const FRAMES_BYTES: u64 = 8 << 20;
 
+/// Packs that are stored at the same time.
+const STORED_TOGETHER: usize = 8;
+
 /// Why a pack could not be taken or read.
 #[derive(Debug, thiserror::Error)]
 pub enum PacksError {
@@ -31,6 +34,11 @@ pub enum PacksError {
     /// A worker ended early: the server is stopping.
     #[error("the server is stopping")]
     Stopping,
+}
+
+/// The id that these bytes have as a pack.
+pub fn id_of(bytes: &[u8]) -> Hash {
+    Hash(*blake3::hash(bytes).as_bytes())
 }
 
 /// Checks a pack that is in memory, block by block.
@@ -79,15 +87,27 @@ pub async fn check_stored(blocks: &dyn Blocks, pack: Hash, table: &ArrivedPack) 
     let places: Vec<(Hash, BlockAt)> =
         table.blocks.iter().map(|(hash, place)| (*hash, (pack, *place))).collect();
     for group in by_frames(places) {
-        read_group(blocks, group).await?;
+        read_group(blocks, None, group).await?;
     }
+    Ok(())
+}
+
+/// Stores packs that a journal entry holds, several at a time.
+///
+/// # Errors
+/// The first one.
+pub async fn store(blocks: &dyn Blocks, packs: Vec<(Hash, Bytes)>) -> Result<(), PacksError> {
+    use futures::{StreamExt, TryStreamExt};
+    let put = |(pack, bytes): (Hash, Bytes)| async move { blocks.put_pack(pack.0, bytes).await };
+    futures::stream::iter(packs).map(put).buffer_unordered(STORED_TOGETHER).try_collect::<()>().await?;
     Ok(())
 }
 
 /// Blocks of one pack that are read together.
 #[derive(Debug)]
 pub struct Group {
-    pack: Hash,
+    /// The pack.
+    pub pack: Hash,
     /// By the frame's offset.
     frames: BTreeMap<u64, Vec<(Hash, BlockPlace)>>,
     bytes: u64,
@@ -120,16 +140,23 @@ pub fn by_frames(mut places: Vec<(Hash, BlockAt)>) -> Vec<Group> {
     groups
 }
 
-/// Reads a group's blocks and checks each against its hash.
+/// Reads a group's blocks and checks each against its hash; `inline` are the pack's bytes if they are at hand.
 ///
 /// # Errors
 /// When the pack cannot be read, or a block is not what its hash says.
-pub async fn read_group(blocks: &dyn Blocks, group: Group) -> Result<Vec<(Hash, Bytes)>, PacksError> {
+pub async fn read_group(
+    blocks: &dyn Blocks,
+    inline: Option<&Bytes>,
+    group: Group,
+) -> Result<Vec<(Hash, Bytes)>, PacksError> {
     let range = |list: &Vec<(Hash, BlockPlace)>| -> Option<Range<u64>> {
         list.first().map(|(_, place)| place.frame_offset..place.frame_offset + u64::from(place.stored_len))
     };
     let ranges: Vec<Range<u64>> = group.frames.values().filter_map(range).collect();
-    let stored = blocks.read(group.pack.0, &ranges).await?;
+    let stored = match inline {
+        Some(bytes) => ranges.iter().map(|range| slice(bytes, range)).collect(),
+        None => blocks.read(group.pack.0, &ranges).await?,
+    };
     let decode = move || {
         let mut out = Vec::new();
         for (frame, list) in stored.iter().zip(group.frames.values()) {
@@ -161,7 +188,13 @@ fn decode_into(
 
 fn arrived(table: &PackIndex, length: u64) -> ArrivedPack {
     let blocks = table.blocks().map(|(hash, place)| (Hash(hash), place)).collect();
-    ArrivedPack { length, blocks: Arc::new(blocks) }
+    ArrivedPack { length, blocks: Arc::new(blocks), bytes: Bytes::new() }
+}
+
+/// A range of a pack; empty where it reaches beyond, which decoding tells.
+fn slice(bytes: &Bytes, range: &Range<u64>) -> Bytes {
+    let inside = range.start <= range.end && range.end <= bytes.len() as u64;
+    if inside { bytes.slice(range.start as usize..range.end as usize) } else { Bytes::new() }
 }
 
 /// `len` bytes at `offset` of what `bytes` is from `base` on.

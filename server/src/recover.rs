@@ -4,8 +4,9 @@ use crate::{
     head::{BlockAt, HeadError, IndexHead},
     order::{Changes, DriveIds, Order, ReplayError, Saved},
     packs::{self, PacksError},
-    store::{Blocks, Index, Journal, JournalError},
+    store::{Blocks, BlocksError, Index, Journal, JournalError},
 };
+use bytes::Bytes;
 use std::{collections::BTreeMap, sync::Arc};
 use tidefs_timeline::{Hash, Timestamp};
 
@@ -84,8 +85,9 @@ pub async fn recover(
             break;
         }
         for (entry, body) in entries {
-            let changes = order.replay(entry, &body)?;
+            let mut changes = order.replay(entry, &body)?;
             let blocks = blocks_of(&changes, blocks).await?;
+            changes.packs.values_mut().for_each(Bytes::clear);
             head.advance(Saved { entry, changes }, blocks);
             if head.waiting() > REPLAY_CHANGES {
                 head.write_now(&mut order)?;
@@ -102,7 +104,11 @@ pub async fn recover(
 
 async fn blocks_of(changes: &Changes, blocks: &dyn Blocks) -> Result<BTreeMap<Hash, BlockAt>, PacksError> {
     let mut found = BTreeMap::new();
-    for pack in &changes.packs {
+    for (pack, bytes) in &changes.packs {
+        // The entry holds it; it may not have been put among the packs before the server ended.
+        if !bytes.is_empty() && matches!(blocks.size(pack.0).await, Err(BlocksError::NotFound { .. })) {
+            packs::store(blocks, vec![(*pack, bytes.clone())]).await?;
+        }
         let table = packs::load(blocks, *pack).await?;
         found.extend(table.blocks.iter().map(|(hash, place)| (*hash, (*pack, *place))));
     }

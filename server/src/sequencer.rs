@@ -7,10 +7,11 @@
 use crate::{
     drive::{Ask, OpenError, Stores},
     followers::Followers,
-    head::{ArrivedPack, BlockAt, HeadError, IndexHead, WithPacks},
-    order::{Answer, AttachRefused, Attached, DriveIds, Order, Saved, Submission, Turn},
+    head::{ArrivedPack, BlockAt, HeadError, IndexHead, WithPacks, Write},
+    order::{Answer, AttachRefused, Attached, DriveIds, Line, Order, Saved, Submission, Turn},
+    packs::{self, PacksError},
     recover::recover,
-    store::{Journal, JournalError},
+    store::{Blocks, Journal, JournalError},
     telemetry,
 };
 use parking_lot::RwLock;
@@ -62,6 +63,8 @@ enum SequencerError {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Head(#[from] HeadError),
+    #[error(transparent)]
+    Packs(#[from] PacksError),
     #[error("the thread that writes the index ended early")]
     Worker,
 }
@@ -159,7 +162,7 @@ async fn bring_up(start: &Start, asks: mpsc::Receiver<Ask>) -> Result<Sequencer,
         kept: None,
         arrived: Arrived::default(),
         attached: BTreeMap::new(),
-        index: IndexWriter::default(),
+        index: IndexWriter::new(blocks),
         closing: false,
     })
 }
@@ -203,10 +206,10 @@ impl Sequencer {
         };
         let stored = begun.elapsed();
         let placed = held.iter().filter(|held| matches!(held, Held::Submit(..))).count();
+        // Whoever has an answer finds the head at that position.
+        let lines = saved.map(|saved| self.show(saved)).unwrap_or_default();
         held.into_iter().for_each(Held::give);
-        if let Some(saved) = saved {
-            self.show(saved);
-        }
+        self.followers.announce(lines);
         if placed > 0 {
             telemetry::turn(placed, [decided, stored - decided, begun.elapsed() - stored]);
         }
@@ -290,18 +293,20 @@ impl Sequencer {
         Ok(())
     }
 
-    fn show(&mut self, mut saved: Saved) {
+    /// Shows an entry at the head; gives the lines to announce.
+    fn show(&mut self, mut saved: Saved) -> Vec<Line> {
         let mut blocks: BTreeMap<Hash, BlockAt> = BTreeMap::new();
-        for pack in &saved.changes.packs {
+        for pack in saved.changes.packs.keys() {
             if let Some(table) = self.arrived.remove(pack) {
                 blocks.extend(table.blocks.iter().map(|(hash, place)| (*hash, (*pack, *place))));
             }
         }
         let lines = saved.changes.lines.clone();
+        // The layer keeps positions only.
         saved.changes.lines.iter_mut().for_each(|line| line.bytes.clear());
         self.head.write().advance(saved, blocks);
-        self.followers.announce(lines);
         telemetry::head(&self.name, self.order.position());
+        lines
     }
 }
 
@@ -345,16 +350,27 @@ impl Arrived {
     }
 }
 
-/// Writes the index behind the sequencer's back, one write at a time.
-#[derive(Default)]
+/// Writes the index behind the sequencer's back, one write at a time, and before each the packs that the journal
+/// holds: so whatever the index says of blocks is among the packs.
 struct IndexWriter {
-    writing: Option<JoinHandle<Result<(), HeadError>>>,
+    blocks: Arc<dyn Blocks>,
+    writing: Option<JoinHandle<Result<(), SequencerError>>>,
     flushed: Option<Instant>,
 }
 
-type Done = Result<Result<(), HeadError>, tokio::task::JoinError>;
+type Done = Result<Result<(), SequencerError>, tokio::task::JoinError>;
+
+async fn write(blocks: Arc<dyn Blocks>, write: Write, flush: bool) -> Result<(), SequencerError> {
+    packs::store(&*blocks, write.packs()).await?;
+    let written = tokio::task::spawn_blocking(move || write.run(flush)).await;
+    Ok(written.map_err(|_| SequencerError::Worker)??)
+}
 
 impl IndexWriter {
+    fn new(blocks: Arc<dyn Blocks>) -> Self {
+        Self { blocks, writing: None, flushed: None }
+    }
+
     /// The end of the write that is under way; never if there is none.
     async fn done(&mut self) -> Done {
         match &mut self.writing {
@@ -386,8 +402,8 @@ impl IndexWriter {
         if flush {
             self.flushed = Some(Instant::now());
         }
-        let write = head.write().begin_write(order.fold());
-        self.writing = Some(tokio::task::spawn_blocking(move || write.run(flush)));
+        let begun = head.write().begin_write(order.fold());
+        self.writing = Some(tokio::spawn(write(self.blocks.clone(), begun, flush)));
         Ok(())
     }
 
@@ -397,10 +413,11 @@ impl IndexWriter {
             let done = self.done().await;
             self.ended(head, done)?;
         }
-        let mut head = head.write();
-        if head.is_behind() {
-            head.write_now(order)?;
+        if head.read().is_behind() {
+            let begun = head.write().begin_write(order.fold());
+            write(self.blocks.clone(), begun, true).await?;
+            head.write().written();
         }
-        Ok(head.flush()?)
+        Ok(head.read().flush()?)
     }
 }

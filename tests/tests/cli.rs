@@ -194,10 +194,10 @@ fn json_has_one_object_a_line() -> Result<()> {
         }
         let log = world.timeline()?;
         let last = log.last().context("the log is empty")?;
-        for key in ["position", "session", "number", "paths"] {
+        for key in ["position", "session", "number", "changes"] {
             ensure!(!last[key].is_null(), "the log has no {key}: {last}");
         }
-        ensure!(last.to_string().contains("/f") || last["paths"].to_string().contains("\"f\""), "{last}");
+        ensure!(last.to_string().contains("/f") || last["changes"].to_string().contains("\"/f\""), "{last}");
         Ok(())
     })
 }

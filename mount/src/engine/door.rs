@@ -57,6 +57,9 @@ impl Volume for EngineVolume {
     fn setattr(&self, caller: Caller, id: NodeId, set: SetAttr) -> Answer<Found> {
         let grows = set.size.is_none();
         self.0.change(grows, &[], |session, now| Ok((session.plan_setattr((now, caller), id, &set)?, ())))?;
+        if let Some(atime) = set.atime {
+            self.0.core.lock().session.set_atime(id, atime.unwrap_or(now().wall));
+        }
         self.found(id, false)
     }
 
@@ -114,9 +117,9 @@ impl Volume for EngineVolume {
             if let Some(id) = id {
                 core.session.synced(id, now());
             }
+            engine.wake_cutter(core.session.due());
             core.log.end()
         };
-        engine.kick.notify_one();
         Box::pin(async move {
             engine.sync_local(end).await?;
             if engine.fixed.fsync_server {

@@ -2,7 +2,7 @@
 
 use super::{Engine, now};
 use crate::{
-    link::{FollowEvent, Report},
+    link::{FETCH_WAIT, FollowEvent, LinkError, Report},
     session::arrive::Wait,
     volume::Load,
 };
@@ -19,6 +19,10 @@ use tokio::{
 
 /// Pause before an arrival that has to wait is tried again, where no event tells.
 const RETRY: Duration = Duration::from_millis(20);
+/// Pause between two attempts to reach a server that is away.
+const AWAY_PAUSE: Duration = Duration::from_millis(200);
+/// Bytes of changed files that are fetched before one arrival is shown.
+const WANTED_BYTES_MAX: u64 = 4 << 20;
 /// Notifications under way.
 const TELLS_MAX: usize = 256;
 
@@ -72,6 +76,7 @@ impl Engine {
 
     async fn take_in(self: &Arc<Self>, line: &PlacedLine) -> Result<Telling, String> {
         let arrived = Instant::now();
+        self.fetch_wanted(line).await;
         loop {
             let taken = {
                 let mut core = self.core.lock();
@@ -108,6 +113,34 @@ impl Engine {
                 Err(Wait::Seal) => tokio::time::sleep(RETRY).await,
                 Err(Wait::NotNext) => {
                     return Err(format!("position {} came out of order", line.position));
+                }
+            }
+        }
+    }
+
+    /// Fetches what had better be at hand before the arrival is shown. While the server is away the view stays
+    /// as it was: what it shows can be read.
+    async fn fetch_wanted(&self, line: &PlacedLine) {
+        let mut wanted = self.core.lock().session.wanted_blocks(line, WANTED_BYTES_MAX);
+        wanted.retain(|hash| !self.local.cache.contains(&hash.0));
+        while !wanted.is_empty() {
+            match self.link.fetch_blocks(self.fixed.drive_id, &wanted, FETCH_WAIT).await {
+                Ok(fetched) => {
+                    self.seen.connected.store(true, Ordering::Relaxed);
+                    for (hash, bytes) in fetched {
+                        if let Err(error) = self.local.cache.insert(&hash.0, &bytes) {
+                            tracing::warn!(%error, block = %hash, "a fetched block is not what it should be");
+                        }
+                    }
+                    return;
+                }
+                Err(LinkError::Unreachable { .. } | LinkError::Deadline { .. }) => {
+                    self.seen.connected.store(false, Ordering::Relaxed);
+                    tokio::time::sleep(AWAY_PAUSE).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "blocks of a changed file cannot be fetched ahead");
+                    return;
                 }
             }
         }

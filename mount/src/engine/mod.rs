@@ -151,12 +151,15 @@ impl Engine {
         for planned in plans {
             self.log_one(&mut core, planned, data)?;
         }
-        let due = core.session.due();
-        drop(core);
+        self.wake_cutter(core.session.due());
+        Ok(answer)
+    }
+
+    /// Wakes the cutter if a cut is due sooner than it thinks.
+    pub(crate) fn wake_cutter(&self, due: Option<crate::session::settle::Tick>) {
         if due.is_some_and(|due| (due.as_micros() as u64) < self.armed.load(Ordering::Acquire)) {
             self.kick.notify_one();
         }
-        Ok(answer)
     }
 
     /// Whether the log may grow: unsent bytes are bounded. While uploads go on a writer waits.

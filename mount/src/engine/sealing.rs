@@ -56,6 +56,7 @@ pub(crate) enum SealError {
 impl Engine {
     /// Cuts when a cut is due, for as long as the mount lives.
     pub(crate) async fn cutter(self: Arc<Self>) {
+        let mut progress = self.progress.subscribe();
         loop {
             let due = self.core.lock().session.due();
             let tick = now().tick;
@@ -66,7 +67,6 @@ impl Engine {
             // When the outbox is full, or a cut is being sealed, progress wakes the cutter.
             let pause = if pause.is_zero() { IDLE } else { pause };
             self.armed.store((tick + pause).as_micros() as u64, Ordering::Release);
-            let mut progress = self.progress.subscribe();
             tokio::select! {
                 _ = tokio::time::sleep(pause) => {}
                 _ = self.kick.notified() => {}

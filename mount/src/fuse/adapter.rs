@@ -9,10 +9,9 @@ use super::{
     init,
     listing::{BATCH_LINES, Filler, Page},
     prime,
+    replies::{attributes, data as bytes, empty, entry, errno, node, sized},
 };
-use crate::volume::{
-    Answer, AttrMode, Found, Make, Reading, RenameMode, SetAttr, Space, Stop, Volume, WriteAt,
-};
+use crate::volume::{Answer, AttrMode, Make, RenameMode, SetAttr, Space, Stop, Volume, WriteAt};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
@@ -29,58 +28,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tidefs_timeline::{Kind, Name, NodeId};
-use tokio::time::timeout_at;
 
 /// Unit of `statfs`, in bytes.
 const STATFS_BLOCK: u32 = 4096;
 /// Attributes that promise an evaluation of access lists, which nothing here does.
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
-fn node(ino: INodeNo) -> NodeId {
-    NodeId(ino.0)
-}
-
-fn errno(errno: i32) -> Errno {
-    Errno::from_i32(errno)
-}
-
-fn entry(reply: ReplyEntry, ttl: Duration, answer: Result<Found, i32>) {
-    match answer {
-        Ok(found) => reply.entry(&ttl, &attr(&found), Generation(0)),
-        Err(code) => reply.error(errno(code)),
-    }
-}
-
-fn attributes(reply: ReplyAttr, ttl: Duration, answer: Result<Found, i32>) {
-    match answer {
-        Ok(found) => reply.attr(&ttl, &attr(&found)),
-        Err(code) => reply.error(errno(code)),
-    }
-}
-
-fn empty(reply: ReplyEmpty, answer: Result<(), i32>) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(code) => reply.error(errno(code)),
-    }
-}
-
-fn data(reply: ReplyData, answer: Result<Vec<u8>, i32>) {
-    match answer {
-        Ok(bytes) => reply.data(&bytes),
-        Err(code) => reply.error(errno(code)),
-    }
-}
-
-/// The size rules of attributes: size 0 asks for the length, a value that is longer than asked is ERANGE.
-fn sized(reply: ReplyXattr, size: u32, answer: Result<Vec<u8>, i32>) {
-    match answer {
-        Err(code) => reply.error(errno(code)),
-        Ok(value) => match u32::try_from(value.len()) {
-            Ok(len) if size == 0 => reply.size(len),
-            Ok(len) if len <= size => reply.data(&value),
-            _ => reply.error(Errno::ERANGE),
-        },
+/// A time as asked for; none is now.
+fn set_time(at: TimeOrNow) -> Option<tidefs_timeline::Timestamp> {
+    match at {
+        TimeOrNow::SpecificTime(at) => Some(from_fuser(at)),
+        TimeOrNow::Now => None,
     }
 }
 
@@ -89,18 +47,17 @@ impl<V: Volume> Door<V> {
         self.shared.caching.ttl()
     }
 
-    fn make(
-        &self,
-        operation: &'static str,
-        req: &Request,
-        at: (INodeNo, &OsStr),
-        make: Make,
-        reply: ReplyEntry,
-    ) {
+    fn make(&self, req: &Request, at: (INodeNo, &OsStr), make: Make, reply: ReplyEntry) {
         let (caller, ttl, parent) = (caller(req), self.ttl(), node(at.0));
+        let operation = match make.kind {
+            Kind::Directory => "mkdir",
+            Kind::Symlink => "symlink",
+            _ => "mknod",
+        };
         let made = name(at.1);
-        let ask =
-            move |v: &V| v.make(caller, (parent, made.as_ref().map_err(|e| Stop::Errno(*e))?), make.clone());
+        let ask = move |v: &V| {
+            v.make(caller, (parent, made.as_ref().map_err(|code| Stop::Errno(*code))?), make.clone())
+        };
         self.serve(operation, reply, ask, move |reply, answer| entry(reply, ttl, answer));
     }
 
@@ -129,27 +86,6 @@ impl<V: Volume> Door<V> {
             let answer = answer.map(|lines| filler.fill(&mut page, lines));
             done(page, answer);
         });
-    }
-
-    fn fsync_node(&self, operation: &'static str, req: &Request, ino: INodeNo, reply: ReplyEmpty) {
-        self.volume.count(operation);
-        // No deadline of the door's: how long a sync may take is a matter of progress, which the volume sees.
-        let synced = self.volume.fsync(caller(req), Some(node(ino)));
-        self.run(async move { empty(reply, synced.await) });
-    }
-
-    fn read_later(&self, reply: ReplyData, reading: Reading) {
-        match reading {
-            Reading::Now(bytes) => reply.data(&bytes),
-            Reading::Later(fetch) => {
-                let Some(permit) = self.admit(0) else { return reply.error(Errno::EIO) };
-                let deadline = self.deadline();
-                self.run(async move {
-                    data(reply, timeout_at(deadline, fetch).await.unwrap_or(Err(libc::ETIMEDOUT)));
-                    drop(permit);
-                });
-            }
-        }
     }
 }
 
@@ -203,7 +139,7 @@ impl<V: Volume> Filesystem for Door<V> {
         uid: Option<u32>,
         gid: Option<u32>,
         size: Option<u64>,
-        _atime: Option<TimeOrNow>,
+        atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
         _fh: Option<FileHandle>,
@@ -219,24 +155,18 @@ impl<V: Volume> Filesystem for Door<V> {
             uid,
             gid,
             size,
-            mtime: mtime.map(|at| match at {
-                TimeOrNow::SpecificTime(at) => Some(from_fuser(at)),
-                TimeOrNow::Now => None,
-            }),
+            mtime: mtime.map(set_time),
+            atime: atime.map(set_time),
             // The kernel's own flag for this is not handed on by the FUSE library. A change of owner always
             // clears; a truncation does unless the caller may keep them, for which root stands here.
             kill_set_id: uid.is_some() || gid.is_some() || (size.is_some() && caller.uid != 0),
         };
-        let ask = move |v: &V| match set == SetAttr::default() {
-            // Only atime was set, which is not kept.
-            true => v.getattr(node(ino)),
-            false => v.setattr(caller, node(ino), set),
-        };
+        let ask = move |v: &V| v.setattr(caller, node(ino), set);
         self.serve("setattr", reply, ask, move |reply, answer| attributes(reply, ttl, answer));
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        self.serve("readlink", reply, move |v| v.readlink(node(ino)), data);
+        self.serve("readlink", reply, move |v| v.readlink(node(ino)), bytes);
     }
 
     fn mknod(
@@ -250,17 +180,17 @@ impl<V: Volume> Filesystem for Door<V> {
         reply: ReplyEntry,
     ) {
         let Some(kind) = kind_of(mode, rdev) else { return reply.error(Errno::EINVAL) };
-        self.make("mknod", req, (parent, name), Make { kind, mode: mode & 0o7777, target: None }, reply);
+        self.make(req, (parent, name), Make { kind, mode: mode & 0o7777, target: None }, reply);
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let make = Make { kind: Kind::Directory, mode: mode & 0o7777, target: None };
-        self.make("mkdir", req, (parent, name), make, reply);
+        self.make(req, (parent, name), make, reply);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = Some(target.as_os_str().as_bytes().to_vec());
-        self.make("symlink", req, (parent, name), Make { kind: Kind::Symlink, mode: 0o777, target }, reply);
+        self.make(req, (parent, name), Make { kind: Kind::Symlink, mode: 0o777, target }, reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -366,24 +296,7 @@ impl<V: Volume> Filesystem for Door<V> {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.volume.count("read");
-        let ask = move |v: &V| v.read(node(ino), offset, size);
-        match ask(&self.volume) {
-            Ok(reading) => self.read_later(reply, reading),
-            Err(Stop::Errno(code)) => reply.error(errno(code)),
-            Err(Stop::Load(what)) => {
-                let Some(permit) = self.admit(0) else { return reply.error(Errno::EIO) };
-                let again = Self {
-                    volume: self.volume.clone(),
-                    shared: self.shared.clone(),
-                    runtime: self.runtime.clone(),
-                };
-                self.later(permit, what, ask, move |answer| match answer {
-                    Ok(reading) => again.read_later(reply, reading),
-                    Err(code) => reply.error(errno(code)),
-                });
-            }
-        }
+        self.read_at(node(ino), offset, size, reply);
     }
 
     fn write(
@@ -398,32 +311,13 @@ impl<V: Volume> Filesystem for Door<V> {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.volume.count("write");
-        let caller = caller(req);
         // A write from the page cache has no descriptor of its own: the kernel lends it any, so its O_APPEND
         // says nothing.
         let from_cache = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let append = !from_cache && flags.0 & libc::O_APPEND != 0;
         let kill_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let ask = move |v: &V, data: &[u8]| {
-            v.write(caller, node(ino), WriteAt { offset, data, append, from_cache, kill_set_id })
-        };
-        let Ok(len) = u32::try_from(data.len()) else { return reply.error(Errno::EINVAL) };
-        let done = move |answer| match answer {
-            Ok(()) => reply.written(len),
-            Err(code) => reply.error(errno(code)),
-        };
-        match ask(&self.volume, data) {
-            Ok(()) => done(Ok(())),
-            Err(Stop::Errno(code)) => done(Err(code)),
-            Err(Stop::Load(what)) => match self.admit(data.len()) {
-                Some(permit) => {
-                    let data = data.to_vec();
-                    self.later(permit, what, move |v| ask(v, &data), done);
-                }
-                None => done(Err(libc::EIO)),
-            },
-        }
+        let write = WriteAt { offset, data, append, from_cache, kill_set_id };
+        self.write_at(caller(req), node(ino), write, reply);
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {

@@ -57,7 +57,7 @@ pub(super) fn attr(found: &Found) -> FileAttr {
         ino: INodeNo(found.id.0),
         size,
         blocks: size.div_ceil(512),
-        atime: mtime,
+        atime: found.atime.map_or(mtime, to_system),
         mtime,
         ctime: to_system(times.ctime),
         crtime: UNIX_EPOCH,

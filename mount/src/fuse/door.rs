@@ -98,6 +98,11 @@ impl<V: Volume> Door<V> {
         Self { volume, shared: Arc::new(Shared::new(caching, wait)), runtime }
     }
 
+    /// The same door, for what goes on elsewhere.
+    pub(super) fn again(&self) -> Self {
+        Self { volume: self.volume.clone(), shared: self.shared.clone(), runtime: self.runtime.clone() }
+    }
+
     /// What the mount may look at while the door is in use.
     pub fn shared(&self) -> Arc<Shared> {
         self.shared.clone()

@@ -10,6 +10,7 @@
 
 mod adapter;
 mod attributes;
+mod content;
 mod door;
 mod init;
 mod listing;
@@ -17,6 +18,7 @@ mod memory;
 pub mod mountinfo;
 pub mod mounting;
 mod prime;
+mod replies;
 pub mod selftest;
 mod teller;
 #[cfg(test)]

@@ -79,7 +79,6 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether this line is a mount of ours.
 impl MountLine {
     /// The drive, if this is a mount of a drive.
     pub fn drive(&self) -> Option<&str> {

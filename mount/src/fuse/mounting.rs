@@ -87,13 +87,13 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// The command's exit code: 7 a prerequisite is missing, 8 in use, 3 not found, 2 usage, 1 else.
+    /// The command's exit code: 7 a prerequisite is missing, 8 in use or not empty, 3 not found, 2 usage, 1 else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NoDevice(_) | Self::NoRight => 7,
-            Self::Busy { .. } => 8,
+            Self::Busy { .. } | Self::NotEmpty(_) => 8,
             Self::NoSuchDirectory(_) => 3,
-            Self::NotDirectory(_) | Self::NotEmpty(_) => 2,
+            Self::NotDirectory(_) => 2,
             Self::Helper { .. } | Self::Unusable { .. } | Self::Failed { .. } => 1,
         }
     }
@@ -232,10 +232,12 @@ pub fn mount_at<V: Volume>(dir: &Path, options: &MountOptions, door: Door<V>) ->
     let session = open_session(&point, options, door)?;
     let notifier = session.notifier();
     let (sender, ended) = watch::channel(None);
+    let (place, fsname) = (point.clone(), options.fsname.clone());
     let run = move || {
         let result = session.run().map_err(|error| error.to_string());
         if let Err(error) = &result {
-            tracing::error!(%error, "the FUSE session ended");
+            tracing::error!(%error, "the FUSE session failed; unmounting");
+            clear_away(&place, &fsname);
         }
         sender.send_replace(Some(result));
     };
@@ -246,8 +248,22 @@ pub fn mount_at<V: Volume>(dir: &Path, options: &MountOptions, door: Door<V>) ->
         what: "starting the session's thread",
         source,
     })?;
-    prime(&point, &mounted.shared).map_err(|source| MountError::Unusable { point, source })?;
+    let primed = prime(&point, &mounted.shared, &mounted.notifier);
+    primed.map_err(|source| MountError::Unusable { point, source })?;
     Ok(mounted)
+}
+
+/// Takes a mount that nobody serves any more out of the tree, so that whoever looks there does not hang.
+fn clear_away(point: &Path, fsname: &str) {
+    match mounted_at(point) {
+        Ok(Some(line)) if line.source == fsname => {
+            if let Err(error) = unmount(point, true) {
+                tracing::error!(%error, "a dead mount is left behind");
+            }
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "cannot tell whether a dead mount is left behind"),
+    }
 }
 
 /// Unmounts what is at `dir`, with the helper's help where this process may not. `lazy` takes it out of the

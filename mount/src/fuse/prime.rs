@@ -4,8 +4,9 @@
 //! the volume never hears of.
 
 use super::{attributes::missing, door::Shared};
-use fuser::{FileAttr, FileType, INodeNo};
+use fuser::{FileAttr, FileType, INodeNo, Notifier};
 use std::{
+    ffi::OsStr,
     fs::File,
     io,
     os::unix::ffi::OsStrExt,
@@ -29,7 +30,7 @@ pub(super) fn file() -> FileAttr {
 
 /// Opens the root of the mount at `dir` and a file in it. From a thread of its own, so that a volume that does
 /// not answer cannot hold up the caller for longer than [`PRIME_MAX`].
-pub(super) fn prime(dir: &Path, shared: &Arc<Shared>) -> io::Result<()> {
+pub(super) fn prime(dir: &Path, shared: &Arc<Shared>, notifier: &Notifier) -> io::Result<()> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let dir: PathBuf = dir.to_path_buf();
     shared.priming.store(true, Ordering::Release);
@@ -40,6 +41,8 @@ pub(super) fn prime(dir: &Path, shared: &Arc<Shared>) -> io::Result<()> {
     let opened = receiver.recv_timeout(PRIME_MAX);
     shared.priming.store(false, Ordering::Release);
     opened.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    // Were the name still known, the first fence would drop the root's cached listing along with it.
+    notifier.inval_entry(INodeNo::ROOT, OsStr::from_bytes(Name::FENCE))?;
     if shared.open_unanswered.load(Ordering::Acquire) && shared.opendir_unanswered.load(Ordering::Acquire) {
         return Ok(());
     }
@@ -48,6 +51,6 @@ pub(super) fn prime(dir: &Path, shared: &Arc<Shared>) -> io::Result<()> {
 
 fn open_both(dir: &Path) -> io::Result<()> {
     File::open(dir)?;
-    File::open(dir.join(std::ffi::OsStr::from_bytes(Name::FENCE)))?;
+    File::open(dir.join(OsStr::from_bytes(Name::FENCE)))?;
     Ok(())
 }

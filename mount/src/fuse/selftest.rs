@@ -3,7 +3,7 @@
 //!
 //! It is not done on the real mount, because then the test's names would be visible in it.
 
-use super::{Caching, Door, KernelTeller, MountError, MountOptions, Mounted, memory::Memory, mount_at};
+use super::{Caching, Door, MountError, MountOptions, Mounted, memory::Memory, mount_at};
 use crate::volume::{Tell, Teller};
 use std::{
     fs, io,
@@ -44,12 +44,19 @@ pub enum SelftestError {
 /// Runs the self-test in a directory of its own under `scratch`, which must exist; removes it again. Must be
 /// called on a tokio runtime, which goes on running meanwhile.
 pub async fn prove(scratch: &Path) -> Result<(), SelftestError> {
+    prove_with(scratch, |mounted| Ok(Arc::new(mounted.teller()?))).await
+}
+
+/// How the scratch mount is told; a test passes one that is deaf.
+type MakeTeller = fn(&Mounted) -> io::Result<Arc<dyn Teller>>;
+
+pub(super) async fn prove_with(scratch: &Path, make_teller: MakeTeller) -> Result<(), SelftestError> {
     let dir = scratch.join(format!("selftest-{}", std::process::id()));
     let runtime = Handle::current();
     let (sender, receiver) = oneshot::channel();
     let run = move || {
         // Whoever asked may have stopped waiting.
-        let _ = sender.send(in_directory(&dir, runtime));
+        let _ = sender.send(in_directory(&dir, runtime, make_teller));
     };
     let spawned = thread::Builder::new().name("tidefs-selftest".into()).spawn(run);
     spawned.map_err(|source| SelftestError::Io { what: "start a thread", source })?;
@@ -59,16 +66,16 @@ pub async fn prove(scratch: &Path) -> Result<(), SelftestError> {
     }
 }
 
-fn in_directory(dir: &Path, runtime: Handle) -> Result<(), SelftestError> {
+fn in_directory(dir: &Path, runtime: Handle, make_teller: MakeTeller) -> Result<(), SelftestError> {
     fs::create_dir(dir).map_err(|source| SelftestError::Io { what: "make its directory", source })?;
-    let result = on_a_mount(dir, runtime);
+    let result = on_a_mount(dir, runtime, make_teller);
     if let Err(error) = fs::remove_dir(dir) {
         tracing::warn!(dir = %dir.display(), %error, "the self-test's directory was left behind");
     }
     result
 }
 
-fn on_a_mount(dir: &Path, runtime: Handle) -> Result<(), SelftestError> {
+fn on_a_mount(dir: &Path, runtime: Handle, make_teller: MakeTeller) -> Result<(), SelftestError> {
     let volume = Arc::new(Memory::new());
     let file = volume.put(NodeId::ROOT, "file", b"old");
     let door = Door::new(volume.clone(), runtime.clone(), Caching::new(true));
@@ -80,7 +87,8 @@ fn on_a_mount(dir: &Path, runtime: Handle) -> Result<(), SelftestError> {
     };
     // Dropped at the end, in every case, which unmounts.
     let mounted: Mounted = mount_at(dir, &options, door)?;
-    let teller = mounted.teller().map_err(|source| SelftestError::Io { what: "start threads", source })?;
+    let teller =
+        make_teller(&mounted).map_err(|source| SelftestError::Io { what: "start threads", source })?;
     let probe = Probe { dir: mounted.point().to_path_buf(), volume, teller, runtime };
     probe.attributes_and_content(file)?;
     probe.names()?;
@@ -90,7 +98,7 @@ fn on_a_mount(dir: &Path, runtime: Handle) -> Result<(), SelftestError> {
 struct Probe {
     dir: PathBuf,
     volume: Arc<Memory>,
-    teller: KernelTeller,
+    teller: Arc<dyn Teller>,
     runtime: Handle,
 }
 

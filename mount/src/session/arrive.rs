@@ -8,7 +8,9 @@ use super::{
 use crate::volume::Stop;
 use std::sync::Arc;
 use tidefs_proto::PlacedLine;
-use tidefs_timeline::{Head, Node, NodeId, NotLoaded, Overlay, overlay::Over, place};
+use tidefs_timeline::{
+    Content, FileMap, Hash, Head, Node, NodeId, NotLoaded, Overlay, Source, overlay::Over, place,
+};
 
 /// Why an arrival is not taken in now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +78,51 @@ impl Session {
         Ok(Arrived { job, told: Told { tells: self.tell(shown) }, own: expected, load })
     }
 
+    /// Blocks that are better at hand before an arrival is shown: those of files that the kernel holds, or that
+    /// take the name of one. A file that could be read before can be read after, even if the server goes away in
+    /// between. At most `bytes_max` bytes of files.
+    pub fn wanted_blocks(&self, line: &PlacedLine, bytes_max: u64) -> Vec<Hash> {
+        let effects = &line.placed.effects;
+        if line.session == self.identity.session {
+            return Vec::new();
+        }
+        let mut wanted = Vec::new();
+        let mut left = bytes_max;
+        let mut want = |node: &Node| {
+            let Content::File(file) = &node.content.value else { return };
+            let FileMap::Extents(map) = &file.map else { return };
+            if file.size <= left {
+                left -= file.size;
+                wanted.extend(map.iter().filter_map(|(_, piece)| match piece.source {
+                    Source::Block { hash, .. } => Some(hash),
+                    Source::Local(_) => None,
+                }));
+            }
+        };
+        for (id, node) in effects.nodes.iter().filter(|(id, _)| self.kernel.holds(**id)) {
+            let changed = self.view.applied.node(*id).ok().flatten().zip(node.as_ref());
+            if let Some((_, now)) = changed.filter(|(was, now)| was.content.version != now.content.version) {
+                want(now);
+            }
+        }
+        for (dir, names) in effects.entries.iter().filter(|(dir, _)| self.kernel.holds(**dir)) {
+            for (name, entry) in names {
+                let was = self
+                    .view
+                    .applied
+                    .entry(*dir, name)
+                    .ok()
+                    .flatten()
+                    .filter(|was| self.kernel.holds(was.node));
+                let now = entry.filter(|now| was.is_some_and(|was| was.node != now.node));
+                if let Some(Some(node)) = now.and_then(|now| effects.nodes.get(&now.node)) {
+                    want(node);
+                }
+            }
+        }
+        wanted
+    }
+
     fn is_met(&self, theirs: &Overlay) -> bool {
         let applied = &self.view.applied;
         if self.layers.iter().any(|layer| layer.meets(theirs, applied)) {
@@ -122,6 +169,12 @@ impl Session {
         }
         self.view.sealed = all;
         Ok(())
+    }
+
+    /// A checkpoint was refused for good: it is shown no longer.
+    pub fn refused(&mut self, number: tidefs_timeline::CheckpointNo) -> Result<Told, NotLoaded> {
+        self.layers.remove(number);
+        self.place_layers()
     }
 
     /// The directory that placing the layers again waits for.

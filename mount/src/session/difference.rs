@@ -137,10 +137,16 @@ impl Difference<'_> {
             changed.owner = Some(self.base(was.owner.version));
         }
         let (then, now) = (was.times.value, is.times.value);
-        // A directory's times follow from its entries; only what does not is carried.
-        let follows = |then: Timestamp| entered.filter(|_| is.is_dir()).map_or(then, |time| then.max(time));
-        changed.mtime = now.mtime != follows(then.mtime);
-        changed.ctime = now.ctime != follows(then.ctime);
+        if is.is_dir() {
+            // A directory's times follow from its entries; what was set, or is later than that, is carried.
+            let follows = |then: Timestamp| entered.map_or(then, |time| then.max(time));
+            let later = now.mtime > follows(then.mtime) || now.ctime > follows(then.ctime);
+            changed.mtime = is.times.version == mine;
+            changed.ctime = changed.mtime || changed.owner.is_some() || later;
+        } else {
+            changed.mtime = now.mtime != then.mtime;
+            changed.ctime = now.ctime != then.ctime;
+        }
         for (name, value) in &is.attrs {
             let old = was.attrs.get(name);
             if value.version == mine && old.is_none_or(|old| old.value != value.value) {

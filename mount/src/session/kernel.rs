@@ -2,13 +2,15 @@
 //! have left the tree.
 
 use std::{collections::BTreeMap, sync::Arc};
-use tidefs_timeline::{Node, NodeId};
+use tidefs_timeline::{Node, NodeId, Timestamp};
 
 #[derive(Debug, Default)]
 struct Held {
     lookups: u64,
     /// The node as it was when it left the tree, and as changed since.
     orphan: Option<Arc<Node>>,
+    /// atime as it was set; not kept anywhere else.
+    atime: Option<Timestamp>,
 }
 
 /// Nodes that the kernel holds.
@@ -37,6 +39,18 @@ impl Kernel {
     /// Whether the kernel may have something cached of the node.
     pub fn holds(&self, id: NodeId) -> bool {
         id == NodeId::ROOT || self.held.contains_key(&id)
+    }
+
+    /// atime was set.
+    pub fn set_atime(&mut self, id: NodeId, atime: Timestamp) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.atime = Some(atime);
+        }
+    }
+
+    /// atime, if it was set since the kernel got the node.
+    pub fn atime(&self, id: NodeId) -> Option<Timestamp> {
+        self.held.get(&id).and_then(|held| held.atime)
     }
 
     /// The node left the tree; it is kept while the kernel holds it.

@@ -56,7 +56,7 @@ impl Session {
             let id = if name == b"." { dir } else { up };
             let node = self.view.node(id).unwrap_or(dir_node);
             self.kernel.looked_up(id);
-            return Ok(Some(Found { id, node }));
+            return Ok(Some(self.found(id, node)));
         }
         let Ok(name) = Name::new(name) else {
             return Err(Self::name(name).err().unwrap_or(Stop::Errno(libc::EINVAL)));
@@ -66,13 +66,22 @@ impl Session {
         }
         let Some((id, node)) = self.bound(&(dir, name))? else { return Ok(None) };
         self.kernel.looked_up(id);
-        Ok(Some(Found { id, node }))
+        Ok(Some(self.found(id, node)))
+    }
+
+    fn found(&self, id: NodeId, node: Arc<Node>) -> Found {
+        Found { id, node, atime: self.kernel.atime(id) }
+    }
+
+    /// atime was set: it is remembered while the kernel holds the node.
+    pub fn set_atime(&mut self, id: NodeId, atime: tidefs_timeline::Timestamp) {
+        self.kernel.set_atime(id, atime);
     }
 
     /// A node by id.
     pub fn getattr(&self, id: NodeId) -> Answer<Found> {
         let (id, node) = self.find(id)?;
-        Ok(Found { id, node })
+        Ok(self.found(id, node))
     }
 
     /// The kernel was given a node.
@@ -108,7 +117,7 @@ impl Session {
         for (own, name, id, node) in [(COOKIE_DOT, ".", id, node.clone()), (COOKIE_DOTDOT, "..", up, up_node)]
         {
             if cookie < own && lines.len() < limit {
-                lines.push(Line { cookie: own, name: name.into(), found: Found { id, node } });
+                lines.push(Line { cookie: own, name: name.into(), found: self.found(id, node) });
             }
         }
         if self.view.node(id).is_none() {
@@ -121,7 +130,11 @@ impl Session {
                 if plus {
                     self.kernel.looked_up(id);
                 }
-                lines.push(Line { cookie: rank, name: name.as_bytes().to_vec(), found: Found { id, node } });
+                lines.push(Line {
+                    cookie: rank,
+                    name: name.as_bytes().to_vec(),
+                    found: self.found(id, node),
+                });
             }
         }
         Ok(lines)

@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// Lays a checkpoint from the outbox over the view.
-    pub fn add_layer(&mut self, checkpoint: Checkpoint) -> Result<(), NotLoaded> {
+    pub fn add_layer(&mut self, checkpoint: Checkpoint, now: super::Moment) -> Result<(), NotLoaded> {
         // What is not here looks as if it were not in the tree, so the directories must be looked at first.
         let had = checkpoint.dirs.iter().filter(|dir| dir.before.is_some() || dir.id == NodeId::ROOT);
         if let Some(missing) = had.map(|dir| dir.id).find(|dir| !self.is_answered(*dir)) {
@@ -112,7 +112,7 @@ impl Session {
         }
         let below = self.layers.merged();
         let effects = place(&Over { below: &self.view.applied, top: &below }, &checkpoint)?.effects;
-        self.layers.push(checkpoint, effects, true);
+        self.layers.push(checkpoint, effects, (true, now.tick));
         self.view.sealed = self.layers.merged();
         Ok(())
     }

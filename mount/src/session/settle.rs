@@ -44,7 +44,7 @@ const CUT_SPACING: Duration = Duration::from_millis(100);
 /// A batch of this many bytes is cut.
 pub const BATCH_BYTES_MAX: u64 = 64 << 20;
 /// A batch of this many changes is cut.
-pub const BATCH_CHANGES_MAX: usize = 50_000;
+pub const BATCH_CHANGES_MAX: usize = 20_000;
 
 const _: () = assert!(BATCH_CHANGES_MAX * 2 <= tidefs_timeline::limits::CHECKPOINT_CHANGES_MAX);
 
@@ -144,8 +144,9 @@ impl Settler {
         self.newest = change.now;
         match change.event {
             Event::Started => {
-                drop(self.waiting.insert(change.node, Waiting { maker: change.pid, until: None }))
+                self.waiting.insert(change.node, Waiting { maker: change.pid, until: None });
             }
+
             Event::Wrote => self.paused(change.node, change.now),
             Event::Placed => {
                 self.waiting.remove(&change.node);

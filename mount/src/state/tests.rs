@@ -143,6 +143,7 @@ fn files_are_replaced_whole() {
         session_name: "a".into(),
         session_no: 3,
         incarnation: u64::MAX,
+        next_incarnation: 0,
         drive_id: [7; 16],
         history: [0; 16],
     };
@@ -222,9 +223,14 @@ fn a_mount_point_is_found_by_its_real_name() {
             "{spelling}"
         );
     }
-    for bad in [root.join("none"), root.join("file"), root.join("none/m"), PathBuf::from("/")] {
+    for (bad, exit) in [
+        (root.join("none"), Exit::NotFound),
+        (root.join("none/m"), Exit::NotFound),
+        (root.join("file"), Exit::Usage),
+        (PathBuf::from("/"), Exit::Usage),
+    ] {
         let error = folder::real_mount_point(&bad).unwrap_err();
-        assert_eq!(error.exit_code(), Exit::NotFound);
+        assert_eq!(error.exit_code(), exit, "{error}");
         assert!(error.to_string().contains(&bad.display().to_string()), "{error}");
     }
 }

@@ -15,14 +15,12 @@ mod tests;
 mod write;
 
 use crate::{
-    order::{Fold, Order, Saved, StoredBlocks},
+    order::{Fold, NewPack, Order, Saved, StoredBlocks},
     store::{Index, IndexError},
 };
 use base::Base;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use bytes::Bytes;
+use std::{collections::BTreeMap, sync::Arc};
 use tidefs_proto::{BadMessage, pack::BlockPlace};
 use tidefs_timeline::{
     Entry, Hash, Head, Name, Node, NodeId, Overlay, Position, Timestamp, Version, overlay::Over,
@@ -49,7 +47,10 @@ pub type BlockAt = (Hash, BlockPlace);
 pub struct Layer {
     overlay: Overlay,
     blocks: BTreeMap<Hash, BlockAt>,
-    packs: BTreeSet<Hash>,
+    /// With the bytes of those that are not stored yet.
+    packs: BTreeMap<Hash, Bytes>,
+    /// Sum of these bytes.
+    pack_bytes: usize,
     lines: BTreeMap<Position, (u64, Version)>,
     /// The last journal entry in it.
     entry: u64,
@@ -69,6 +70,7 @@ impl Layer {
     /// Takes in what a journal entry changes; `blocks` are those of the packs that it names first.
     pub fn take(&mut self, saved: Saved, blocks: BTreeMap<Hash, BlockAt>) {
         self.overlay.merge(saved.changes.effects);
+        self.pack_bytes += saved.changes.packs.values().map(Bytes::len).sum::<usize>();
         self.packs.extend(saved.changes.packs);
         self.blocks.extend(blocks);
         let lines = saved.changes.lines.into_iter();
@@ -132,9 +134,9 @@ impl IndexHead {
         self.fresh.take(saved, blocks);
     }
 
-    /// Changes that wait to be written.
+    /// Changes that wait to be written; a KiB of a pack counts as one.
     pub fn waiting(&self) -> usize {
-        self.fresh.len()
+        self.fresh.len() + (self.fresh.pack_bytes >> 10)
     }
 
     /// Whether anything waits to be written.
@@ -157,7 +159,7 @@ impl IndexHead {
         self.writing = Arc::new(Layer { entry, ..Layer::default() });
     }
 
-    /// Writes what waits, here and now.
+    /// Writes what waits, here and now. Its packs must be stored.
     ///
     /// # Errors
     /// Those of the index; then the head must be opened again.
@@ -219,10 +221,16 @@ impl IndexHead {
     /// # Errors
     /// Those of reading the index.
     pub fn knows_pack(&self, pack: &Hash) -> Result<bool, HeadError> {
-        if self.fresh.packs.contains(pack) || self.writing.packs.contains(pack) {
+        if self.fresh.packs.contains_key(pack) || self.writing.packs.contains_key(pack) {
             return Ok(true);
         }
         Ok(self.index.get(&keys::pack(pack))?.is_some())
+    }
+
+    /// The bytes of a pack that the journal holds and that may not be stored yet.
+    pub fn inline_pack(&self, pack: &Hash) -> Option<Bytes> {
+        let held = self.fresh.packs.get(pack).or_else(|| self.writing.packs.get(pack));
+        held.filter(|bytes| !bytes.is_empty()).cloned()
     }
 
     fn read<T>(&self, ask: impl FnOnce(Over<'_, Over<'_, Base<'_>>>) -> T) -> T {
@@ -242,6 +250,12 @@ pub struct Write {
 }
 
 impl Write {
+    /// Packs that must be stored before it is made, with their bytes.
+    pub fn packs(&self) -> Vec<(Hash, Bytes)> {
+        let held = self.layer.packs.iter().filter(|(_, bytes)| !bytes.is_empty());
+        held.map(|(pack, bytes)| (*pack, bytes.clone())).collect()
+    }
+
     /// Makes it, and durable with all before it if `flush`. Blocks the thread.
     ///
     /// # Errors
@@ -303,13 +317,15 @@ pub struct WithPacks<'a> {
     pub arrived: &'a BTreeMap<Hash, ArrivedPack>,
 }
 
-/// A stored pack that no journal entry names yet.
+/// A pack that has arrived and that no journal entry names yet.
 #[derive(Debug, Clone)]
 pub struct ArrivedPack {
     /// Its length, in bytes.
     pub length: u64,
     /// Where its blocks lie.
     pub blocks: Arc<BTreeMap<Hash, BlockPlace>>,
+    /// Its bytes, if it is small and not stored yet; empty if it is stored.
+    pub bytes: Bytes,
 }
 
 impl StoredBlocks for WithPacks<'_> {
@@ -323,7 +339,8 @@ impl StoredBlocks for WithPacks<'_> {
         self.arrived.get(pack).is_some_and(|pack| pack.blocks.contains_key(block))
     }
 
-    fn unnamed_pack(&self, pack: &Hash) -> Option<u64> {
-        self.arrived.get(pack).map(|pack| pack.length)
+    fn unnamed_pack(&self, pack: &Hash) -> Option<NewPack> {
+        let pack = self.arrived.get(pack)?;
+        Some(NewPack { length: pack.length, bytes: pack.bytes.clone() })
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn write(index: &dyn Index, layer: &Layer, fold: &Fold) -> Result<(),
     for (hash, at) in &layer.blocks {
         batch.put(keys::block(hash), block_value(at));
     }
-    for pack in &layer.packs {
+    for pack in layer.packs.keys() {
         batch.put(keys::pack(pack), Vec::new());
     }
     for (position, (entry, version)) in &layer.lines {

@@ -12,7 +12,6 @@
 
 mod attach;
 mod fold;
-mod refusal;
 mod session;
 mod submit;
 #[cfg(test)]
@@ -28,9 +27,9 @@ use wire::journal_record::Record;
 
 pub use attach::{AttachAsk, AttachRefused, Attached};
 pub use fold::Fold;
-pub use refusal::Refusal;
 pub use session::{ANSWERS_KEPT, Answer, Session};
-pub use submit::{StoredBlocks, Submission};
+pub use submit::{NewPack, StoredBlocks, Submission};
+pub use tidefs_proto::refusal::Refusal;
 
 /// The format of journal entries that this code writes.
 const ENTRY_FORMAT: u32 = 1;
@@ -82,7 +81,7 @@ pub struct Turn {
     bytes: usize,
     effects: Overlay,
     lines: Vec<Line>,
-    packs: BTreeSet<Hash>,
+    packs: BTreeMap<Hash, Bytes>,
 }
 
 impl Turn {
@@ -129,8 +128,8 @@ pub struct Changes {
     pub effects: Overlay,
     /// On the timeline, in order.
     pub lines: Vec<Line>,
-    /// Packs that it names for the first time.
-    pub packs: BTreeSet<Hash>,
+    /// Packs that it names for the first time; with their bytes where the entry holds them.
+    pub packs: BTreeMap<Hash, Bytes>,
 }
 
 impl Unsaved {
@@ -146,6 +145,12 @@ impl Unsaved {
     pub async fn save(self, journal: &dyn Journal) -> Result<Saved, JournalError> {
         journal.create(self.entry, self.body).await?;
         Ok(Saved { entry: self.entry, changes: self.changes })
+    }
+
+    /// As [`Unsaved::save`], for journals that never wait, such as the twin in memory. None if the journal waits;
+    /// whether the entry exists is then unknown.
+    pub fn save_now(self, journal: &dyn Journal) -> Option<Result<Saved, JournalError>> {
+        futures::FutureExt::now_or_never(self.save(journal))
     }
 }
 
@@ -289,7 +294,8 @@ impl Order {
                 self.answered(version, digest, answer)?;
             }
             Some(Record::Pack(pack)) => {
-                changes.packs.insert(Hash(tidefs_proto::bad::exactly("pack.id", &pack.id)?));
+                let id = Hash(tidefs_proto::bad::exactly("pack.id", &pack.id)?);
+                changes.packs.insert(id, pack.data);
             }
             None => return Err(broken("has a record that is not known here: use a newer tidefs-server")),
         }

@@ -6,7 +6,7 @@ use super::{
 };
 use bytes::Bytes;
 use prost::Message;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use tidefs_proto::{Bad, PlacedLine, Shipment, bad::bad, shipment, wire};
 use tidefs_timeline::{
     CheckpointNo, Content, FileMap, Hash, Head, NodeChange, SessionNo, Source, Version, overlay::Over, place,
@@ -70,6 +70,15 @@ impl Submission {
     }
 }
 
+/// A pack that a journal entry is to name.
+#[derive(Debug, Clone)]
+pub struct NewPack {
+    /// Its length, in bytes.
+    pub length: u64,
+    /// Its bytes, if it is small and not stored yet: the entry then holds them. Empty if it is stored.
+    pub bytes: Bytes,
+}
+
 /// What is stored of the drive's content.
 pub trait StoredBlocks {
     /// Why an answer could not be given.
@@ -78,8 +87,8 @@ pub trait StoredBlocks {
     fn placed(&self, block: &Hash) -> Result<bool, Self::Error>;
     /// Whether the block is in this stored pack that no journal entry before this turn names.
     fn in_pack(&self, pack: &Hash, block: &Hash) -> bool;
-    /// The length of a stored pack that no journal entry names yet, in bytes.
-    fn unnamed_pack(&self, pack: &Hash) -> Option<u64>;
+    /// A pack that has arrived and that no journal entry names yet.
+    fn unnamed_pack(&self, pack: &Hash) -> Option<NewPack>;
 }
 
 impl Order {
@@ -129,7 +138,7 @@ impl Order {
             stages: shipment.stages,
             placed,
         };
-        let pack = shipment.pack.and_then(|pack| blocks.unnamed_pack(&pack).map(|length| (pack, length)));
+        let pack = shipment.pack.and_then(|pack| blocks.unnamed_pack(&pack).map(|new| (pack, new)));
         Ok(self.take(turn, submission, line, pack))
     }
 
@@ -160,11 +169,12 @@ impl Order {
         turn: &mut Turn,
         submission: &Submission,
         line: PlacedLine,
-        pack: Option<(Hash, u64)>,
+        pack: Option<(Hash, NewPack)>,
     ) -> Option<Answer> {
         let message = line.to_wire();
         let bytes: Bytes = message.encode_to_vec().into();
-        let size = submission.len() + bytes.len();
+        let inline = pack.as_ref().map_or(0, |(_, new)| new.bytes.len());
+        let size = submission.len() + bytes.len() + inline;
         if size > RECORDS_BYTES_MAX {
             let text = "the checkpoint and what it came to exceed 64 MiB: cut smaller batches";
             return Some(self.use_up(turn, submission, Answer::refused(Refusal::TooLarge, text)));
@@ -177,10 +187,10 @@ impl Order {
             return Some(Answer::refused(Refusal::Gap, "it is not the session's next number: attach again"));
         }
         self.position = line.position;
-        if let Some((pack, length)) = pack
-            && turn.packs.insert(pack)
-        {
-            turn.push(Record::Pack(wire::PackStored { id: pack.0.to_vec().into(), length }));
+        if let Some((id, new)) = pack.filter(|(id, _)| !turn.packs.contains_key(id)) {
+            turn.packs.insert(id, new.bytes.clone());
+            let id = id.0.to_vec().into();
+            turn.push(Record::Pack(wire::PackStored { id, length: new.length, data: new.bytes }));
         }
         let shipment = submission.bytes.clone();
         turn.push(Record::Placed(wire::PlacedRecord { shipment, placed: Some(message) }));
@@ -222,10 +232,10 @@ fn first_answer(session: &Session, number: CheckpointNo, digest: &[u8; 32]) -> A
 /// The first block that new content names and that is in no pack which the journal names, now or after this turn.
 fn first_missing<B: StoredBlocks>(
     shipment: &Shipment,
-    turn: &BTreeSet<Hash>,
+    turn: &BTreeMap<Hash, Bytes>,
     blocks: &B,
 ) -> Result<Option<Hash>, B::Error> {
-    let named = |hash: &Hash| shipment.pack.iter().chain(turn).any(|pack| blocks.in_pack(pack, hash));
+    let named = |hash: &Hash| shipment.pack.iter().chain(turn.keys()).any(|pack| blocks.in_pack(pack, hash));
     let new_content = |change: &&NodeChange| change.born || change.changed.content.is_some();
     for change in shipment.checkpoint.nodes.iter().filter(new_content) {
         let Content::File(file) = &change.node.content.value else { continue };

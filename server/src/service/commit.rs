@@ -40,7 +40,8 @@ pub(super) async fn commit(
     read.and(answer)
 }
 
-/// Gives the answers in the order of the shipments.
+/// Gives the answers in the order of the shipments. A refusal that uses up its number is an answer; any other ends
+/// the stream, because nothing behind it can be placed either.
 async fn reply(
     mut answered: mpsc::Receiver<Awaited>,
     answers: Answers<wire::CommitReply>,
@@ -50,6 +51,9 @@ async fn reply(
         let message = match answer {
             Answer::Placed(position) => {
                 wire::commit_reply::Message::Acknowledged(wire::Acknowledged { number, position: position.0 })
+            }
+            Answer::Refused(reason, text) if !reason.uses_number() => {
+                return Err(status::unanswered(reason, text));
             }
             Answer::Refused(reason, text) => {
                 wire::commit_reply::Message::Refused(wire::Refused { number, reason: reason.code(), text })

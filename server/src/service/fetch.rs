@@ -2,7 +2,11 @@
 
 use super::{Answers, give, status};
 use crate::{drives::Drives, head::BlockAt, listing, packs};
-use std::{collections::BTreeSet, sync::Arc};
+use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use tidefs_proto::{
     bad::{Bad, exactly},
     limits::{FETCH_BLOCKS_MAX, FETCH_DIRS_MAX},
@@ -51,11 +55,15 @@ pub(super) async fn blocks(
     let drive = drives.of_id(&request.drive_id).await.map_err(status::drives)?;
     let mut places: Vec<(Hash, BlockAt)> = Vec::new();
     let mut missing = Vec::new();
+    let mut inline: BTreeMap<Hash, Bytes> = BTreeMap::new();
     {
         let head = drive.head.read();
         for hash in asked {
             match head.block(&hash).map_err(status::head)? {
-                Some(at) => places.push((hash, at)),
+                Some(at) => {
+                    inline.extend(head.inline_pack(&at.0).map(|bytes| (at.0, bytes)));
+                    places.push((hash, at));
+                }
                 None => missing.push(hash),
             }
         }
@@ -65,7 +73,8 @@ pub(super) async fn blocks(
         give(&answers, wire::BlockReply { block, missing: true, ..wire::BlockReply::default() }).await?;
     }
     for group in packs::by_frames(places) {
-        for (hash, data) in packs::read_group(&*drive.blocks, group).await.map_err(status::stored)? {
+        let held = inline.get(&group.pack);
+        for (hash, data) in packs::read_group(&*drive.blocks, held, group).await.map_err(status::stored)? {
             give(&answers, wire::BlockReply { block: hash.0.to_vec().into(), data, missing: false }).await?;
         }
     }

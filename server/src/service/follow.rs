@@ -118,7 +118,8 @@ async fn send(
                 Err(error) if error.is_dropped() => {
                     let resync = follow_reply::Message::Resync(wire::Resync { after: now.0 });
                     give(answers, wire::FollowReply { message: Some(resync) }).await?;
-                    return Ok(());
+                    after = now;
+                    continue;
                 }
                 Err(error) => return Err(status::timeline(error)),
             },

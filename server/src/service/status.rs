@@ -2,9 +2,9 @@
 //!
 //! | code | what the mount does |
 //! |---|---|
-//! | `Aborted` | goes on as a new session with all it has unsent |
+//! | `Aborted` | of attach: goes on as a new session with all it has unsent; of commit: attaches again |
 //! | `FailedPrecondition` | stops shipping, stays readable, says the text |
-//! | `Unavailable` | tries again |
+//! | `Unavailable` | tries again, a commit from the first number that has no answer, packs too |
 //! | `ResourceExhausted` | the server's disk is full: tries again later, says so |
 //! | `InvalidArgument`, `NotFound`, `AlreadyExists` | says the text |
 
@@ -12,7 +12,7 @@ use crate::{
     drive::{Ended, OpenError},
     drives::DrivesError,
     head::HeadError,
-    order::{AttachRefused, ReplayError},
+    order::{AttachRefused, Refusal, ReplayError},
     packs::PacksError,
     store::{BlocksError, FolderError, IndexError, JournalError},
     timeline::TimelineError,
@@ -63,6 +63,15 @@ pub(super) fn attach(error: AttachRefused) -> Status {
         AttachRefused::Copied { .. } | AttachRefused::Unknown => Status::aborted(text),
         AttachRefused::OtherHistory | AttachRefused::Ahead { .. } => Status::failed_precondition(text),
         AttachRefused::BadIncarnation => Status::invalid_argument(text),
+    }
+}
+
+/// A refusal that leaves its number without an answer.
+pub(super) fn unanswered(reason: Refusal, text: String) -> Status {
+    match reason {
+        Refusal::Gap | Refusal::MissingBlocks => Status::unavailable(text),
+        Refusal::Fork | Refusal::NotAttached | Refusal::Forgotten => Status::aborted(text),
+        Refusal::Malformed | Refusal::TooLarge => Status::invalid_argument(text),
     }
 }
 

@@ -537,7 +537,7 @@ impl World {
 
     fn recover(&mut self, m: usize) -> Result<()> {
         let run = self.mounts[m].run;
-        match self.mounts[m].shell.recover(&self.server)? {
+        match self.mounts[m].shell.recover(&self.server, self.now)? {
             Recovered::Done => {
                 self.note(|| format!("m{m} has recovered"));
                 let mount = &mut self.mounts[m];

@@ -368,6 +368,7 @@ impl Shell {
         lose_answer: bool,
         counts: &mut Counts,
     ) -> Result<bool> {
+        let applied = self.applied()?;
         let state = &mut self.disk.session;
         if state.next_incarnation == 0 {
             state.next_incarnation = state.incarnation + 1 + now * 8;
@@ -377,7 +378,7 @@ impl Shell {
             name: format!("m{}", self.index),
             incarnation: state.incarnation,
             next_incarnation: state.next_incarnation,
-            position: Position(0),
+            position: applied,
             of: None,
         };
         let (attached, root) = server.attach(&ask, now)?;
@@ -393,6 +394,16 @@ impl Shell {
         counts.add_many("recovered checkpoints from the outbox", running.recovery_len());
         self.up = Some(running);
         Ok(true)
+    }
+
+    /// The highest position known to have been applied.
+    fn applied(&self) -> Result<Position> {
+        let mut applied = Position(0);
+        for stored in self.disk.outbox.values() {
+            let entry = wire::OutboxEntry::decode(&stored.entry[..])?;
+            applied = applied.max(Shipment::decode(&entry.shipment)?.checkpoint.applied);
+        }
+        Ok(applied)
     }
 
     fn read_back(&mut self, to: (Attached, Node), incarnation: u64) -> Result<(Running, usize)> {
@@ -458,11 +469,11 @@ impl Shell {
     ///
     /// # Errors
     /// When what the disk holds cannot be taken in.
-    pub fn recover(&mut self, server: &Server) -> Result<Recovered> {
+    pub fn recover(&mut self, server: &Server, now: u64) -> Result<Recovered> {
         let Some(running) = &mut self.up else { return Ok(Recovered::Done) };
         let Some(mut recovery) = running.recovery.take() else { return Ok(Recovered::Done) };
         while let Some(checkpoint) = recovery.layers.front() {
-            if let Err(missing) = running.session.add_layer(checkpoint.clone()) {
+            if let Err(missing) = running.session.add_layer(checkpoint.clone(), moment(now)) {
                 running.recovery = Some(recovery);
                 return Ok(Recovered::Load(missing.0));
             }
@@ -495,7 +506,7 @@ impl Shell {
         if let Some(recovery) = self.up.as_mut().and_then(|running| running.recovery.as_mut()) {
             recovery.layers.push_back(checkpoint);
         }
-        self.recover(server)
+        self.recover(server, now)
     }
 
     /// Where the log begins that no outbox entry holds.
