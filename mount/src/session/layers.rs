@@ -155,3 +155,29 @@ impl Layer {
         meets(theirs, &self.effects, |at| self.way.contains(at), applied)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidefs_timeline::{Content, Kind, Node, Owner, Timestamp, Version};
+
+    fn with_links(id: NodeId, links: u32) -> Overlay {
+        let owner = Owner { mode: 0o644, uid: 0, gid: 0 };
+        let mut node = Node::new(Kind::Fifo, Version::DRIVE, Content::None, owner, Timestamp::default());
+        node.links = links;
+        let mut overlay = Overlay::default();
+        overlay.nodes.insert(id, Some(Arc::new(node)));
+        overlay
+    }
+
+    /// Two removals of two names of one file meet: only together do they take the file away.
+    #[test]
+    fn a_name_lost_elsewhere_meets_a_name_lost_here() {
+        let id = NodeId(7);
+        let mut applied = Tree::default();
+        applied.apply(&with_links(id, 2));
+        let theirs = with_links(id, 1);
+        assert!(meets(&theirs, &with_links(id, 1), |_| false, &applied));
+        assert!(!meets(&theirs, &Overlay::default(), |_| false, &applied));
+    }
+}

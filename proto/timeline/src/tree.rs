@@ -233,3 +233,60 @@ impl Head for Tree {
         Ok(self.tombstones.get(&(dir, name.clone())).copied())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{content::Content, node::Kind, node::Owner};
+
+    fn node(kind: Kind) -> Option<Arc<Node>> {
+        let owner = Owner { mode: 0o755, uid: 0, gid: 0 };
+        Some(Arc::new(Node::new(kind, Version::DRIVE, Content::None, owner, Timestamp::default())))
+    }
+
+    fn at(dir: u64, name: &str, node: Option<u64>) -> Overlay {
+        let mut changes = Overlay::default();
+        let name = Name::new(name.as_bytes()).unwrap();
+        let entry = node.map(|node| Entry { node: NodeId(node), version: Version::DRIVE });
+        changes.entries.entry(NodeId(dir)).or_default().insert(name, entry);
+        changes
+    }
+
+    fn names(tree: &Tree, id: u64) -> Vec<(u64, String)> {
+        let name = |(dir, name): (NodeId, Name)| (dir.0, String::from_utf8_lossy(name.as_bytes()).into());
+        tree.names(NodeId(id)).unwrap().into_iter().map(name).collect()
+    }
+
+    /// A file that one checkpoint takes out of a directory and whose old directory it removes keeps no old name.
+    #[test]
+    fn names_in_a_removed_directory_go_with_it() {
+        let mut tree = Tree::new_drive(Timestamp::default());
+        let mut made = at(1, "dir", Some(10));
+        made.merge(at(10, "file", Some(11)));
+        made.nodes.extend([(NodeId(10), node(Kind::Directory)), (NodeId(11), node(Kind::Fifo))]);
+        made.born.extend([NodeId(10), NodeId(11)]);
+        tree.apply(&made);
+        assert_eq!(names(&tree, 11), [(10, "file".into())]);
+        let mut moved = at(1, "dir", None);
+        moved.merge(at(10, "file", None));
+        moved.merge(at(1, "file", Some(11)));
+        moved.nodes.insert(NodeId(10), None);
+        tree.apply(&moved);
+        assert_eq!(names(&tree, 11), [(1, "file".into())]);
+    }
+
+    /// Where a directory hangs is known even if the directory that names it is not loaded.
+    #[test]
+    fn a_directory_moved_out_of_sight_is_still_found() {
+        let mut tree = Tree::new_drive(Timestamp::default());
+        let mut made = at(1, "dir", Some(10));
+        made.nodes.insert(NodeId(10), node(Kind::Directory));
+        tree.apply(&made);
+        tree.put_node(NodeId(20), node(Kind::Directory).unwrap());
+        let mut moved = at(1, "dir", None);
+        moved.merge(at(20, "dir", Some(10)));
+        tree.apply(&moved);
+        assert!(!tree.is_loaded(NodeId(20)));
+        assert_eq!(names(&tree, 10), [(20, "dir".into())]);
+    }
+}

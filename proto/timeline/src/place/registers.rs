@@ -212,3 +212,73 @@ impl<H: Head> Placer<'_, H> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        CheckpointNo, Content, FileContent, Kind, Name, Node, NodeId, Owner, SessionNo, Timestamp, Version,
+        checkpoint::{Changed, Checkpoint, DirInfo, NodeChange},
+        overlay::Work,
+        place::place,
+        tree::{Entry, Head, Tree},
+    };
+    use std::sync::Arc;
+
+    const OWNER: Owner = Owner { mode: 0o644, uid: 0, gid: 0 };
+
+    fn version(session: u32, number: u64) -> Version {
+        Version { session: SessionNo(session), number: CheckpointNo(number) }
+    }
+
+    fn made(kind: Kind, content: Content, by: Version) -> Node {
+        Node::new(kind, by, content, OWNER, Timestamp::default())
+    }
+
+    fn bound(tree: &mut Tree, name: &Name, id: NodeId, node: Node) {
+        let by = node.birth;
+        let below = tree.clone();
+        let mut work = Work::new(&below, Default::default());
+        work.put_new(id, node);
+        work.set_entry(
+            (NodeId::ROOT, name),
+            Some(Entry { node: id, version: by }),
+            (by, Timestamp::default()),
+        )
+        .unwrap();
+        tree.apply(&work.top);
+    }
+
+    /// Bytes for a file whose name a symlink took go to the file, made again, and never into the symlink.
+    #[test]
+    fn a_symlink_that_took_the_name_gets_no_bytes() {
+        let name = Name::new(b"name").unwrap();
+        let (file, link) = (NodeId::new(SessionNo(1), 1), NodeId::new(SessionNo(2), 1));
+        let mut tree = Tree::new_drive(Timestamp::default());
+        bound(&mut tree, &name, link, made(Kind::Symlink, Content::Symlink(b"to"[..].into()), version(2, 1)));
+        let mut heir = crate::overlay::Overlay::default();
+        heir.heirs.insert(file, Some(link));
+        tree.apply(&heir);
+        let content = Content::File(Arc::new(FileContent { size: 5, ..FileContent::empty() }));
+        let changed = Changed { content: Some(None), mtime: true, ctime: true, ..Changed::default() };
+        let checkpoint = Checkpoint {
+            session: SessionNo(1),
+            session_name: "one".into(),
+            number: CheckpointNo(2),
+            applied: crate::Position(1),
+            dirs: vec![DirInfo { id: NodeId::ROOT, before: None, after: None, owner: OWNER }],
+            entries: Vec::new(),
+            nodes: vec![NodeChange {
+                id: file,
+                born: false,
+                node: made(Kind::File, content.clone(), version(1, 2)),
+                changed,
+                names: vec![(NodeId::ROOT, name.clone())],
+                links_before: 1,
+            }],
+            lost: Vec::new(),
+        };
+        tree.apply(&place(&tree, &checkpoint).unwrap().effects);
+        assert_eq!(tree.entry(NodeId::ROOT, &name).unwrap().unwrap().node, file);
+        assert_eq!(tree.node(file).unwrap().unwrap().content.value, content);
+    }
+}
