@@ -60,7 +60,7 @@ fn setting(name: &str) -> Result<Option<u64>> {
 }
 
 fn size(seed: u64) -> Size {
-    Size { mounts: if seed % 5 == 0 { 3 } else { 2 }, acts: 120 }
+    Size { mounts: if seed.is_multiple_of(5) { 3 } else { 2 }, acts: 120 }
 }
 
 fn failed(seed: u64, failure: &Failure) -> anyhow::Error {

@@ -9,14 +9,13 @@ use tidefs_timeline::{Content, FileMap, Head, Node, NodeId, SessionNo, Source};
 /// A node at a path, with its bytes where it has some.
 pub type Leaf = (NodeId, Arc<Node>, Option<Vec<u8>>);
 
+/// Gives a node's bytes.
+type BytesOf<'a> = dyn FnMut(NodeId, &Node) -> Result<Option<Vec<u8>>> + 'a;
+
 /// A whole tree by path.
 pub type Walk = BTreeMap<String, Leaf>;
 
-fn walk<H: Head>(
-    tree: &H,
-    top: (NodeId, &str),
-    bytes: &mut dyn FnMut(NodeId, &Node) -> Result<Option<Vec<u8>>>,
-) -> Result<Walk>
+fn walk<H: Head>(tree: &H, top: (NodeId, &str), bytes: &mut BytesOf<'_>) -> Result<Walk>
 where
     H::Error: std::fmt::Debug,
 {

@@ -15,6 +15,9 @@ use tidefs_timeline::{
 /// Blocks by hash.
 pub type BlockMap = BTreeMap<Hash, Vec<u8>>;
 
+/// What sealing came to: for the session, long extent lists by their root, and the pack if there is one.
+pub type Packed = (Sealed, Vec<(Hash, ExtentMap)>, Option<(Hash, Vec<u8>)>);
+
 /// Turns a checkpoint's local bytes into blocks.
 pub struct Packing<'a> {
     read: &'a dyn Fn(u64, u64) -> Result<Vec<u8>>,
@@ -57,7 +60,7 @@ impl<'a> Packing<'a> {
     ///
     /// # Errors
     /// When it cannot be compressed.
-    pub fn finish(self) -> Result<(Sealed, Vec<(Hash, ExtentMap)>, Option<(Hash, Vec<u8>)>)> {
+    pub fn finish(self) -> Result<Packed> {
         let Packing { writer, sealed, lists, .. } = self;
         if writer.blocks() == 0 {
             return Ok((sealed, lists, None));

@@ -187,7 +187,7 @@ impl Server {
     pub fn put_pack(&mut self, id: Hash, bytes: &[u8]) -> Result<bool> {
         let mut table = packs::check_in_memory(id, bytes)?;
         // Small packs may go into the journal entry and be stored later; chance says which.
-        if id.0[0] % 2 == 0 {
+        if id.0[0].is_multiple_of(2) {
             table.bytes = Bytes::copy_from_slice(bytes);
         } else if now(self.blocks.put_pack(id.0, Bytes::copy_from_slice(bytes)))?.is_err() {
             return Ok(false);

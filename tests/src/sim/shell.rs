@@ -2,42 +2,38 @@
 //! free the log; read back what a crash left. The steps and their order are the engine's.
 
 use super::{
-    counts::Counts,
     disk::{Disk, Stored},
     kernel::FalseKernel,
     packing::{BlockMap, Packing, blocks_of},
+    restart::Recovery,
     server::Server,
 };
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use prost::Message as _;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
     time::Duration,
 };
 use tidefs_mount::{
     session::{
-        Identity, Moment, Planned, SealJob, Session,
-        before::{At, Before},
+        Moment, Planned, SealJob, Session,
+        before::At,
         cut::Sealed,
         op::Op,
         record::{KIND_CHANGE, KIND_CONTEXT, SealMap, SealedRun, change_to, context_to},
-        recover::Replay,
         settle::SettleConfig,
     },
     volume::{Answer, Load, Stop},
 };
 use tidefs_proto::{PlacedLine, Shipment, Stages, manifest, shipment::digest, wire};
-use tidefs_server::order::{AttachAsk, Attached};
 use tidefs_timeline::{
-    Checkpoint, CheckpointNo, ExtentMap, Hash, Head as _, Node, NodeId, Position, SessionNo, Source,
-    Timestamp,
+    Checkpoint, CheckpointNo, ExtentMap, Hash, Head as _, NodeId, SessionNo, Source, Timestamp,
 };
 
 /// Marks an address of bytes that no log holds any more.
 const ORPHAN_BIT: u64 = 1 << 62;
 /// Short, so that many cuts fall into one run.
-const SETTLE: SettleConfig = SettleConfig {
+pub(super) const SETTLE: SettleConfig = SettleConfig {
     settle: Duration::from_millis(60),
     signal_settle: Duration::from_millis(15),
     max_delay: Duration::from_millis(400),
@@ -58,13 +54,6 @@ pub struct Put {
     log_start: u64,
     sealed: Sealed,
     lists: Vec<(Hash, ExtentMap)>,
-}
-
-/// What a restart still has to take in.
-pub struct Recovery {
-    layers: VecDeque<Checkpoint>,
-    replay: Option<Replay>,
-    sealed: SealMap,
 }
 
 /// A running mount.
@@ -95,9 +84,10 @@ pub struct Running {
     pub recovered: CheckpointNo,
     /// Blocks at hand.
     pub blocks: BlockMap,
-    /// Log as far as it is readable, shared with the disk by copy-on-read.
-    orphans: Vec<u8>,
-    local: Vec<(u64, Vec<u8>)>,
+    /// Bytes of files without a name.
+    pub(super) orphans: Vec<u8>,
+    /// The same as the disk's log, to be read while it runs.
+    pub(super) local: Vec<(u64, Vec<u8>)>,
 }
 
 /// A mount's disk, and the mount while it runs.
@@ -357,158 +347,6 @@ impl Shell {
         Ok(Some((*number, wire::OutboxEntry::decode(&stored.entry[..])?, stored)))
     }
 
-    /// Brings the mount up as far as attaching and reading the disk; then [`Shell::recover`].
-    ///
-    /// # Errors
-    /// When what the disk holds cannot be taken in.
-    pub fn start(
-        &mut self,
-        server: &mut Server,
-        now: u64,
-        lose_answer: bool,
-        counts: &mut Counts,
-    ) -> Result<bool> {
-        let applied = self.applied()?;
-        let state = &mut self.disk.session;
-        if state.next_incarnation == 0 {
-            state.next_incarnation = state.incarnation + 1 + now * 8;
-        }
-        let ask = AttachAsk {
-            id: state.id,
-            name: format!("m{}", self.index),
-            incarnation: state.incarnation,
-            next_incarnation: state.next_incarnation,
-            position: applied,
-            of: None,
-        };
-        let (attached, root) = server.attach(&ask, now)?;
-        if lose_answer {
-            counts.add("fault: answer to attach lost");
-            return Ok(false);
-        }
-        state.incarnation = state.next_incarnation;
-        state.next_incarnation = 0;
-        let incarnation = state.incarnation;
-        let (running, changes) = self.read_back((attached, root), incarnation)?;
-        counts.add_many("recovered changes from the log", changes as u64);
-        counts.add_many("recovered checkpoints from the outbox", running.recovery_len());
-        self.up = Some(running);
-        Ok(true)
-    }
-
-    /// The highest position known to have been applied.
-    fn applied(&self) -> Result<Position> {
-        let mut applied = Position(0);
-        for stored in self.disk.outbox.values() {
-            let entry = wire::OutboxEntry::decode(&stored.entry[..])?;
-            applied = applied.max(Shipment::decode(&entry.shipment)?.checkpoint.applied);
-        }
-        Ok(applied)
-    }
-
-    fn read_back(&mut self, to: (Attached, Node), incarnation: u64) -> Result<(Running, usize)> {
-        let (attached, root) = to;
-        let mut layers = VecDeque::new();
-        let mut blocks = BlockMap::new();
-        let mut newest = None;
-        for (number, stored) in &self.disk.outbox {
-            let entry = wire::OutboxEntry::decode(&stored.entry[..])?;
-            if *number > attached.acknowledged.0 {
-                layers.push_back(Shipment::decode(&entry.shipment)?.checkpoint);
-            }
-            if let Some((_, pack)) = &stored.pack {
-                blocks.extend(blocks_of(pack)?);
-            }
-            newest = Some((*number, entry));
-        }
-        let last = CheckpointNo(newest.as_ref().map_or(0, |(number, _)| *number));
-        let newest = newest.map(|(_, entry)| entry);
-        ensure!(
-            attached.acknowledged <= last,
-            "the server has answered {} of {}",
-            attached.acknowledged.0,
-            last.0
-        );
-        let mut replay = Replay::new(newest.as_ref())?;
-        let start = newest.as_ref().map_or(0, |entry| entry.log_start);
-        self.disk.release_before(start);
-        let mut local = Vec::new();
-        for record in self.disk.records_from(start) {
-            replay.record(record.kind, &record.head, (record.start, record.data_at))?;
-            local.push((record.data_at, record.data.clone()));
-        }
-        let sealed =
-            newest.as_ref().map_or(Ok(SealMap::default()), |entry| SealMap::from_wire(&entry.sealed))?;
-        let identity = Identity { session: attached.session, name: attached.name };
-        let mut session = Session::new(identity, SETTLE, (attached.position, root));
-        session.start_after(last, newest.as_ref().map_or(1, |entry| entry.next_counter.max(1)));
-        let previous = newest.as_ref().and_then(|entry| entry.digest[..].try_into().ok()).unwrap_or([0; 32]);
-        let changes = replay.len();
-        let replay = (!replay.is_empty()).then_some(replay);
-        let running = Running {
-            session,
-            kernel: FalseKernel::default(),
-            previous,
-            incarnation,
-            acknowledged: attached.acknowledged,
-            sealed: last,
-            jobs: VecDeque::new(),
-            put: None,
-            inbox: VecDeque::new(),
-            loads: BTreeMap::new(),
-            recovery: Some(Recovery { layers, replay, sealed }),
-            recovered: CheckpointNo(u64::MAX),
-            blocks,
-            orphans: Vec::new(),
-            local,
-        };
-        Ok((running, changes))
-    }
-
-    /// Goes on with recovery; the directory that it waits for, if it does.
-    ///
-    /// # Errors
-    /// When what the disk holds cannot be taken in.
-    pub fn recover(&mut self, server: &Server, now: u64) -> Result<Recovered> {
-        let Some(running) = &mut self.up else { return Ok(Recovered::Done) };
-        let Some(mut recovery) = running.recovery.take() else { return Ok(Recovered::Done) };
-        while let Some(checkpoint) = recovery.layers.front() {
-            if let Err(missing) = running.session.add_layer(checkpoint.clone(), moment(now)) {
-                running.recovery = Some(recovery);
-                return Ok(Recovered::Load(missing.0));
-            }
-            recovery.layers.pop_front();
-        }
-        let Some(mut replay) = recovery.replay.take() else { return Ok(Recovered::Done) };
-        for (_, root) in running.session.replay_needs(&replay) {
-            if !running.load_extents(root, server)? {
-                recovery.replay = Some(replay);
-                running.recovery = Some(recovery);
-                return Ok(Recovered::Later);
-            }
-        }
-        let Some(checkpoint) = running.session.recover(&mut replay, &recovery.sealed) else {
-            return Ok(Recovered::Done);
-        };
-        let number = checkpoint.number;
-        let job = SealJob {
-            checkpoint: Some(Arc::new(checkpoint)),
-            log_start: self.disk.end(),
-            context: Before::default(),
-            next_counter: running.session.next_counter(),
-            settled: (Timestamp::default(), Duration::ZERO),
-        };
-        running.recovery = Some(recovery);
-        self.seal(&job)?;
-        self.finish_seal()?;
-        let entry = wire::OutboxEntry::decode(&self.disk.outbox[&number.0].entry[..])?;
-        let checkpoint = Shipment::decode(&entry.shipment)?.checkpoint;
-        if let Some(recovery) = self.up.as_mut().and_then(|running| running.recovery.as_mut()) {
-            recovery.layers.push_back(checkpoint);
-        }
-        self.recover(server, now)
-    }
-
     /// Where the log begins that no outbox entry holds.
     pub fn log_start(&self) -> u64 {
         let newest = self.disk.outbox.values().next_back();
@@ -523,19 +361,8 @@ impl Shell {
     }
 }
 
-/// How far recovery came.
-#[derive(Debug)]
-pub enum Recovered {
-    /// Done.
-    Done,
-    /// It needs this directory.
-    Load(NodeId),
-    /// It needs the server.
-    Later,
-}
-
 impl Running {
-    fn recovery_len(&self) -> u64 {
+    pub(super) fn recovery_len(&self) -> u64 {
         self.recovery.as_ref().map_or(0, |recovery| recovery.layers.len() as u64)
     }
 

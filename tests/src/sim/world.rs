@@ -229,7 +229,7 @@ impl World {
     }
 
     /// The next event.
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<Event> {
         let ((at, _), event) = self.queue.pop_first()?;
         self.now = at;
         Some(event)
