@@ -126,6 +126,7 @@ impl<H: Head> Placer<'_, H> {
                 self.replaced.insert(there.node, change.id);
             }
             let removed = self.head.tombstone(dir, name)?.filter(|version| self.foreign(*version));
+            self.lost_at_head(change)?;
             self.tree.put_new(change.id, bare(&change.node));
             self.bind(&at, change.id)?;
             self.note(Reason::BroughtBack, change.id, Some(at.clone()));
@@ -141,6 +142,19 @@ impl<H: Head> Placer<'_, H> {
             was: Some(std::sync::Arc::new(change.node.clone())),
         });
         self.note(Reason::LostToDirectory, change.id, change.names.first().cloned());
+        Ok(())
+    }
+
+    /// A node that stood at the head until this very checkpoint removed its last name: a version of another
+    /// session that its new content replaces unseen is an overlap.
+    fn lost_at_head(&mut self, change: &NodeChange) -> Result<(), H::Error> {
+        let Some(was) = self.head.node(change.id)? else { return Ok(()) };
+        let base = change.changed.content.flatten();
+        if unseen(&was.content, self.ck.session, base) && was.content.value != change.node.content.value {
+            let lost = was.content.version;
+            let register = OverlapRegister::Content;
+            self.out.overlaps.push(super::Overlap { register, node: change.id, lost, was: Some(was) });
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::BTreeSet;
 
 /// Histories of one run: enough to exercise every rule, few enough for a check before each commit.
-const HISTORIES: u64 = 600;
+const HISTORIES: u64 = 20000;
 
 const NAMES: [&str; 3] = ["a", "b", "d"];
 const CHANGES: [&str; 20] = [
