@@ -48,7 +48,10 @@ impl Garbage<'_> {
 
     fn node(&mut self) -> Node {
         let dir = self.rng.random_bool(0.5);
-        let file = Content::File(Arc::new(FileContent { size: self.rng.random_range(1 << 32..2 << 32), ..FileContent::empty() }));
+        let file = Content::File(Arc::new(FileContent {
+            size: self.rng.random_range(1 << 32..2 << 32),
+            ..FileContent::empty()
+        }));
         let (kind, content) = if dir { (Kind::Directory, Content::None) } else { (Kind::File, file) };
         let (version, owner) = (self.version(), self.owner());
         let mut node = Node::new(kind, version, content, owner, Timestamp::default());

@@ -54,7 +54,7 @@ pub fn paths<H: Head<Error = E>, E: std::fmt::Debug>(tree: &H) -> BTreeMap<Strin
         for (name, entry) in tree.entries(dir, None, usize::MAX).unwrap() {
             let path = if way.is_empty() { name.to_string() } else { format!("{way}/{name}") };
             let node = tree.node(entry.node).unwrap().expect("a bound node is in the tree");
-            let id = entry.node.session().0 * 1000 + entry.node.counter();
+            let id = u64::from(entry.node.session().0) * 1000 + u64::from(entry.node.counter());
             let text = if node.is_dir() {
                 assert!(path.len() < 4096, "a cycle at {path}");
                 todo.push((entry.node, path.clone()));
