@@ -94,6 +94,9 @@ impl<H: Head> Placer<'_, H> {
         let version = self.ck.version();
         let Some(target) = self.target(change)? else { return self.make_file_again(change) };
         let Some(old) = self.tree.node(target)? else { return Ok(()) };
+        if old.content.version == version && old.content.value == change.node.content.value {
+            return Ok(());
+        }
         if old.content.version == version || old.kind != change.node.kind {
             // What one checkpoint carries never replaces what it carries: the second content is kept beside.
             self.out.overlaps.push(super::Overlap {
@@ -124,6 +127,9 @@ impl<H: Head> Placer<'_, H> {
             let dir = self.standing_or_made(*dir)?;
             let at: At = (dir, name.clone());
             let there = self.tree.entry(dir, name)?;
+            if self.tree.node(change.id)?.is_some_and(|node| node.links > 0) {
+                continue;
+            }
             if let Some(there) = there {
                 if self.is_dir(there.node)? || there.version == self.ck.version() {
                     continue;

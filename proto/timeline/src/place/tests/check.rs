@@ -1,9 +1,7 @@
 //! What must hold of every placing, whatever the head and the checkpoint.
 
 use super::mini::shape;
-use crate::{
-    Checkpoint, Content, Head, NodeId, Overlay, Placed, Tree, Version, node::Kind, overlay::Over, place,
-};
+use crate::{Checkpoint, Content, Head, NodeId, Overlay, Placed, Tree, Version, overlay::Over, place};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The head is a tree: every node is reached from the root, no directory has two names, and what follows from
@@ -104,7 +102,7 @@ pub fn place_checked(head: &Tree, checkpoint: &Checkpoint, seen: &BTreeSet<(Node
     let contents = |tree: &Tree| -> Vec<(NodeId, Version, Content)> {
         let nodes = tree.node_ids().map(|id| (id, tree.node(id).unwrap().unwrap()));
         nodes
-            .filter(|(_, node)| node.kind == Kind::File)
+            .filter(|(_, node)| !node.is_dir())
             .map(|(id, node)| (id, node.content.version, node.content.value.clone()))
             .collect()
     };

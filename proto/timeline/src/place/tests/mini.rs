@@ -164,6 +164,11 @@ impl Mini {
         self.stamps.insert(at.clone(), stamp);
     }
 
+    /// Binds a node made by hand.
+    pub fn bind(&mut self, at: &At, node: NodeId) {
+        self.set(at, Some(node));
+    }
+
     fn drop_if_nameless(&mut self, id: NodeId) {
         self.edit(|work, _| {
             if work.node(id).unwrap().is_some_and(|node| node.links == 0) {
@@ -353,13 +358,19 @@ impl Mini {
     /// Ends the batch; its checkpoint goes to the outbox, if there is anything in it. Tells whether placing it on
     /// what was shown gives what was shown.
     pub fn seal(&mut self) {
-        let checkpoint = difference(self);
+        self.seal_with(|_| ());
+    }
+
+    /// The same, with what the net difference here does not see.
+    pub fn seal_with(&mut self, more: impl FnOnce(&mut Checkpoint)) {
+        let mut checkpoint = difference(self);
         let shown = shape(&self.view());
         self.top = Overlay::default();
         self.stamps.clear();
         if checkpoint.is_empty() {
             return;
         }
+        more(&mut checkpoint);
         let placed = place(&self.base, &checkpoint).unwrap();
         self.base.apply(&placed.effects);
         assert_eq!(
@@ -423,6 +434,7 @@ fn difference(mini: &Mini) -> Checkpoint {
             if node.owner.version == mine {
                 changed.owner = Some(foreign(was.owner.version));
             }
+            changed.ctime = node.attrs != was.attrs;
         }
         if (was.is_some() && changed.is_empty() && !bound.contains(id)) || (was.is_none() && node.links == 0)
         {

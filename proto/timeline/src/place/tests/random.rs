@@ -68,9 +68,8 @@ pub fn step(rng: &mut SmallRng, world: &mut World, told: &mut Vec<String>) {
         }
         78..90 => {
             commute(world);
-            if let Some(placed) = world.send(session) {
+            if world.send(session).is_some() {
                 told.push(format!("{session}: send -> {}", shape(&world.head)));
-                drop(placed);
             }
         }
         _ => {
