@@ -125,7 +125,11 @@ pub async fn run(config: MountConfig, ready: oneshot::Sender<()>) -> Result<Left
             leave(&engine, &mounted, SHIP_AT_END, false).await
         }
         Some(LeaveRequest { timeout, discard, answer }) = asked.recv() => {
-            let left = leave(&engine, &mounted, timeout, discard).await;
+            let mut left = leave(&engine, &mounted, timeout, discard).await;
+            if discard {
+                start::discard(&config.state_dir);
+                left = Left::default();
+            }
             // Whoever asked may have gone.
             let _ = answer.send(left);
             left

@@ -62,6 +62,8 @@ pub enum StateError {
         path: PathBuf,
         /// Why not.
         why: String,
+        /// Whether it is just not there.
+        missing: bool,
     },
 }
 
@@ -72,7 +74,8 @@ impl StateError {
             Self::Busy { .. } => Exit::Refused,
             Self::Io { .. } | Self::Damaged { .. } => Exit::Failed,
             Self::NoBase => Exit::Prerequisite,
-            Self::BadPath { .. } => Exit::NotFound,
+            Self::BadPath { missing: true, .. } => Exit::NotFound,
+            Self::BadPath { missing: false, .. } => Exit::Usage,
         }
     }
 

@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod model;
 pub mod pack;
 pub mod placed;
+pub mod refusal;
 pub mod shipment;
 
 pub use bad::{Bad, BadMessage};

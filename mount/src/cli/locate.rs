@@ -43,10 +43,9 @@ pub fn not_running(found: &Found) -> CliError {
     CliError::new(
         Exit::NotFound,
         format!(
-            "{} is not running: mount it again with `{}`{}",
+            "{} is not running: mount it again with `{}`",
             found.file.mount_point.display(),
-            mount_again(found),
-            if found.mounted { " after `tidefs unmount` has cleared what the dead process left" } else { "" }
+            mount_again(found)
         ),
     )
 }

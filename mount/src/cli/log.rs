@@ -8,6 +8,7 @@ use super::{
     grpc::{self, CALL_MAX, Server},
     locate,
     output::printable,
+    size::count,
 };
 use crate::{config::ServerAddress, exit::Exit, state};
 use serde_json::{Value, json};
@@ -124,10 +125,10 @@ fn text(line: &wire::LogLine) -> String {
         let _written = text.write_fmt(part);
     };
     if line.overlaps > 0 {
-        add(format_args!("  {} overlaps", line.overlaps));
+        add(format_args!("  {}", count(line.overlaps.into(), "overlap")));
     }
     if line.notes > 0 {
-        add(format_args!("  {} notes", line.notes));
+        add(format_args!("  {}", count(line.notes.into(), "note")));
     }
     for change in line.changes.iter().take(SHOWN_MAX) {
         add(format_args!("\n          {:<9} {}", printable(&change.what), printable(&change.path)));

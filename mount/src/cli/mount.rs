@@ -8,7 +8,7 @@ use super::{
     error::CliError,
     output::{Output, remark},
     signals::Ends,
-    size::show_size,
+    size::{count, show_size},
     telemetry, unmount,
 };
 use crate::{
@@ -54,6 +54,10 @@ pub fn configure(context: &Context, args: &MountArgs) -> Result<(MountConfig, Pa
     if args.limits.memory_limit.is_some() {
         return Err(CliError::not_built("--memory-limit"));
     }
+    let owner = OwnerMap { uid: args.owner.uid, gid: args.owner.gid, umask: args.owner.umask };
+    if owner != OwnerMap::default() {
+        return Err(CliError::not_built("--uid, --gid and --umask"));
+    }
     if let Some(name) = &args.session {
         check_session(name)?;
     }
@@ -73,7 +77,7 @@ pub fn configure(context: &Context, args: &MountArgs) -> Result<(MountConfig, Pa
         fsync: args.fsync,
         limits: Limits { wal_bytes: args.limits.wal_limit, cache_bytes: args.limits.cache_limit },
         read_only: args.read_only,
-        owner: OwnerMap { uid: args.owner.uid, gid: args.owner.gid, umask: args.owner.umask },
+        owner,
         allow_other: !args.no_allow_other,
     };
     Ok((config, named))
@@ -112,12 +116,16 @@ fn serve(context: &Context, args: MountArgs) -> Result<Exit, CliError> {
     telemetry::start("info");
     telemetry::abort_on_panic();
     clear_dead(context, &config)?;
+    let before = MountFile::load(state.path()).ok().flatten();
     let file = mount_file(&config, named);
     file.store(state.path())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|e| CliError::new(Exit::Failed, format!("cannot start: {e}")))?;
     let out = Output::new(context.out.json() || args.run.detached);
     let ended = runtime.block_on(drive(Running { out, file, state_dir: config.state_dir.clone() }, config));
+    if ended.is_err() {
+        put_back_left(state.path(), before.as_ref())?;
+    }
     runtime.shutdown_timeout(Duration::from_secs(1));
     drop(state);
     ended
@@ -176,6 +184,17 @@ fn mount_file(config: &MountConfig, named: PathBuf) -> MountFile {
     }
 }
 
+/// A mount that never became usable has changed nothing: what was left before is what is left.
+fn put_back_left(state_dir: &Path, before: Option<&MountFile>) -> Result<(), CliError> {
+    match MountFile::load(state_dir)? {
+        Some(mut file) if !file.ready => {
+            file.left = before.map_or(Some(Left::default()), |before| before.left);
+            Ok(file.store(state_dir)?)
+        }
+        _ => Ok(()),
+    }
+}
+
 fn session_name(state_dir: &Path) -> Option<String> {
     SessionFile::load(state_dir).ok().flatten().map(|session| session.session_name)
 }
@@ -215,8 +234,9 @@ impl Running {
         }
         let again = format!("tidefs mount {} {}", self.file.drive, self.file.named.display());
         let told = left_unsent(left, &again);
-        tracing::warn!("{told}");
-        if !self.out.json() {
+        if self.out.json() {
+            tracing::warn!("{told}");
+        } else {
             remark(false, &told);
         }
         Ok(Exit::Unsent)
@@ -226,8 +246,8 @@ impl Running {
 /// The sentence about what stays in the log.
 pub fn left_unsent(left: Left, again: &str) -> String {
     format!(
-        "{} checkpoints ({}) were not sent and stay in the write-ahead log: ship them by mounting again with `{again}`",
-        left.unsent_checkpoints,
+        "unsent work stays in the write-ahead log ({}, {}): ship it by mounting again with `{again}`",
+        count(left.unsent_checkpoints, "checkpoint"),
         show_size(left.unsent_bytes)
     )
 }

@@ -65,3 +65,8 @@ pub fn show_ms(ms: u64) -> String {
         _ => humantime::format_duration(Duration::from_secs(ms / 1000)).to_string(),
     }
 }
+
+/// A number of things for people.
+pub fn count(number: u64, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}

@@ -6,7 +6,7 @@ use super::{
     error::CliError,
     locate,
     output::printable,
-    size::{show_ms, show_size},
+    size::{count, show_ms, show_size},
 };
 use crate::{
     control::{api::Status, client::ControlClient},
@@ -118,15 +118,15 @@ fn running(text: &mut String, status: &Status) -> std::fmt::Result {
     write!(text, "\n  server         {} ({state})", printable(&status.mount.server))?;
     write!(text, "\n  position       {} of {}", link.position, link.head)?;
     let unsent = &status.unsent;
-    match unsent.oldest_unsent_ms {
-        Some(age) => write!(
+    match unsent.unsent_checkpoints {
+        0 => write!(text, "\n  unsent         nothing")?,
+        checkpoints => write!(
             text,
-            "\n  unsent         {} in {} checkpoints, oldest {}",
+            "\n  unsent         {} in {}, oldest {}",
             show_size(unsent.unsent_bytes),
-            unsent.unsent_checkpoints,
-            show_ms(age)
+            count(checkpoints, "checkpoint"),
+            show_ms(unsent.oldest_unsent_ms.unwrap_or(0))
         )?,
-        None => write!(text, "\n  unsent         nothing")?,
     }
     if let (Some(p50), Some(p99)) =
         (status.latency.write_to_visible_p50_ms, status.latency.write_to_visible_p99_ms)

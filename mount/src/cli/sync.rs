@@ -6,6 +6,7 @@ use super::{
     error::CliError,
     locate,
     output::tell,
+    size::count,
 };
 use crate::{
     control::{
@@ -61,7 +62,11 @@ fn say(context: &Context, found: &Found, level: Level, synced: Synced) -> Result
                 n => format!("; {n} silent for 5 s were not waited for"),
             };
             let Synced { position, counted, .. } = synced;
-            format!("{}: visible at {counted} other mounts, position {position}{silent}", dir.display())
+            format!(
+                "{}: visible at {}, position {position}{silent}",
+                dir.display(),
+                count(counted.into(), "other mount")
+            )
         }
     };
     context.out.result(&object, &text)

@@ -8,7 +8,7 @@ use crate::{
 };
 use prost::Message;
 use std::sync::{Arc, atomic::Ordering};
-use tidefs_proto::wire;
+use tidefs_proto::{refusal::Refusal, wire};
 use tidefs_timeline::{CheckpointNo, Hash};
 use tokio::sync::mpsc;
 
@@ -70,12 +70,31 @@ impl Engine {
                     self.drop_answered();
                     self.kick.notify_one();
                 }
-                CommitEvent::Refused { number, reason, text } => {
-                    tracing::error!(checkpoint = number.0, reason, %text, "the server refused a checkpoint; it stays in the outbox");
-                    self.troubled(format_args!("the server refused checkpoint {}: {text}", number.0));
-                }
+                CommitEvent::Refused { number, reason, text } => self.refused(number, reason, &text).await,
                 CommitEvent::Lost(error) => tracing::debug!(%error, "the commit stream broke"),
             }
+        }
+    }
+
+    /// A refusal for good sets the checkpoint aside; any other is tried again by the shipper.
+    async fn refused(&self, number: CheckpointNo, reason: u32, text: &str) {
+        tracing::error!(checkpoint = number.0, reason, %text, "the server refused a checkpoint");
+        self.troubled(format_args!("the server refused checkpoint {}: {text}", number.0));
+        if !Refusal::from_code(reason).is_some_and(Refusal::uses_number) {
+            return;
+        }
+        match self.local.outbox.set_aside(number.0) {
+            Ok(aside) => tracing::error!(folder = %aside.display(), "what was refused is kept there"),
+            Err(error) => {
+                tracing::error!(%error, "what was refused stays in the outbox");
+                return;
+            }
+        }
+        let told = self.core.lock().session.refused(number);
+        self.progress.send_modify(|progress| progress.acknowledged = progress.acknowledged.max(number));
+        self.drop_answered();
+        if let Ok(told) = told {
+            self.tell(told.tells).await;
         }
     }
 

@@ -56,6 +56,12 @@ impl Found {
         self.entries.last().map(|(_, entry, _)| entry)
     }
 
+    /// The highest position known to have been applied.
+    fn applied(&self) -> Position {
+        let applied = self.entries.iter().filter_map(|(_, _, shipment)| shipment.as_ref());
+        applied.map(|shipment| shipment.checkpoint.applied).max().unwrap_or_default()
+    }
+
     fn last(&self) -> CheckpointNo {
         CheckpointNo(self.entries.last().map_or(0, |(n, _, _)| *n))
     }
@@ -70,7 +76,7 @@ fn random() -> Result<u64, DriverError> {
 }
 
 /// Attaches; the incarnation is stored before it is used, so that a lost answer can be asked for again.
-async fn attach(config: &MountConfig, link: &Link) -> Result<(SessionFile, Attached), DriverError> {
+async fn attach(config: &MountConfig, link: &Link, applied: Position) -> Result<(SessionFile, Attached), DriverError> {
     let stored = SessionFile::load(&config.state_dir)?;
     let mut file = match stored {
         Some(file) => file,
@@ -100,7 +106,7 @@ async fn attach(config: &MountConfig, link: &Link) -> Result<(SessionFile, Attac
         session_name: file.session_name.clone(),
         incarnation: file.incarnation,
         next_incarnation: file.next_incarnation,
-        position: Position(0),
+        position: applied,
         known: (file.session_no > 0).then_some(Known { drive_id: file.drive_id, history: file.history }),
     };
     let attached = link.attach(&ask).await?;
@@ -179,9 +185,9 @@ pub(crate) async fn start(config: &MountConfig) -> Result<Started, DriverError> 
     let mut to = LinkConfig::new(config.server.url.clone(), config.drive.clone());
     to.token = config.server.token.clone().unwrap_or_default();
     let link = Link::new(to)?;
-    let (file, attached) = attach(config, &link).await?;
     let outbox = Outbox::open(&config.state_dir.join("outbox"))?;
     let found = read_outbox(&outbox)?;
+    let (file, attached) = attach(config, &link, found.applied()).await?;
     if attached.acknowledged > found.last() {
         return Err(DriverError::RolledBack { server: attached.acknowledged.0, here: found.last().0 });
     }
@@ -304,7 +310,7 @@ impl Engine {
 
     async fn add_layer(&self, checkpoint: &tidefs_timeline::Checkpoint) -> Result<(), DriverError> {
         loop {
-            let missing = match self.core.lock().session.add_layer(checkpoint.clone()) {
+            let missing = match self.core.lock().session.add_layer(checkpoint.clone(), super::now()) {
                 Ok(()) => return Ok(()),
                 Err(missing) => missing.0,
             };
@@ -365,6 +371,17 @@ pub(crate) struct Shipping {
 impl Drop for Shipping {
     fn drop(&mut self) {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+/// Throws away what was not sent: the next mount begins as a new session.
+pub(crate) fn discard(state_dir: &Path) {
+    for name in ["session.json", "outbox", "log"] {
+        let path = state_dir.join(name);
+        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        if let Err(error) = removed {
+            tracing::error!(%error, path = %path.display(), "unsent work was to be discarded and is still there");
+        }
     }
 }
 

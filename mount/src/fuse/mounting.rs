@@ -87,13 +87,13 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// The command's exit code: 7 a prerequisite is missing, 8 in use, 3 not found, 2 usage, 1 else.
+    /// The command's exit code: 7 a prerequisite is missing, 8 in use or not empty, 3 not found, 2 usage, 1 else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NoDevice(_) | Self::NoRight => 7,
-            Self::Busy { .. } => 8,
+            Self::Busy { .. } | Self::NotEmpty(_) => 8,
             Self::NoSuchDirectory(_) => 3,
-            Self::NotDirectory(_) | Self::NotEmpty(_) => 2,
+            Self::NotDirectory(_) => 2,
             Self::Helper { .. } | Self::Unusable { .. } | Self::Failed { .. } => 1,
         }
     }

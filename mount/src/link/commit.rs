@@ -21,6 +21,7 @@ use tidefs_proto::{
     Bad,
     bad::{bad, need},
     limits::{INFLIGHT_MAX, PACK_BYTES_MAX, PART_BYTES},
+    refusal::Refusal,
     wire::{self, commit_reply::Message as Reply, commit_request::Message as Request},
 };
 use tidefs_timeline::{CheckpointNo, Hash, Position, SessionNo, limits::CHECKPOINT_BYTES_MAX};
@@ -97,7 +98,8 @@ pub enum CommitEvent {
         /// From its first byte sent until its last, in microseconds, on the connection that was answered.
         upload_us: u64,
     },
-    /// A checkpoint is refused for good; the next ones go on.
+    /// A checkpoint is refused. If the reason uses its number up, it is refused for good and the next ones go on;
+    /// otherwise it is sent again by itself, after a pause.
     Refused {
         /// Which.
         number: CheckpointNo,
@@ -349,6 +351,13 @@ async fn read_part(pack: &PackBytes, offset: u64, len: usize) -> Result<Bytes, L
     }
 }
 
+/// A refusal that leaves the number open, as an error that opens the stream anew.
+fn asks_again(event: &CommitEvent) -> Option<LinkError> {
+    let CommitEvent::Refused { reason, text, .. } = event else { return None };
+    let used = Refusal::from_code(*reason).is_some_and(Refusal::uses_number);
+    (!used).then(|| LinkError::Refused { code: tonic::Code::FailedPrecondition, text: text.clone() })
+}
+
 /// The other direction: answers down.
 struct Receiver<'a> {
     link: &'a Link,
@@ -371,6 +380,11 @@ impl Receiver<'_> {
             };
             let reply = reply.ok_or_else(|| self.link.ended("commit"))?;
             let (number, event) = self.event(need("commit.message", reply.message)?)?;
+            if let Some(again) = asks_again(&event) {
+                // Not answered for good: everything from here on is sent anew.
+                give(self.out, event).await;
+                return Err(again);
+            }
             give(self.out, event).await;
             // No wait between the two: an answer that was given is never asked for again.
             *self.answered = number;

@@ -120,6 +120,12 @@ impl Session {
         Ok(())
     }
 
+    /// A checkpoint was refused for good: it is shown no longer.
+    pub fn refused(&mut self, number: tidefs_timeline::CheckpointNo) -> Result<Told, NotLoaded> {
+        self.layers.remove(number);
+        self.place_layers()
+    }
+
     /// After a directory was loaded that placing again had asked for.
     pub fn place_layers(&mut self) -> Result<Told, NotLoaded> {
         let mut shown = Shown::default();

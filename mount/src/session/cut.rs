@@ -152,7 +152,8 @@ impl Session {
         if !empty {
             let placed = place(&self.view.below(), &checkpoint)?;
             self.view.sealed.merge(placed.effects.clone());
-            self.layers.push(checkpoint, placed.effects, false);
+            let since = self.oldest_open().unwrap_or(now.tick);
+            self.layers.push(checkpoint, placed.effects, (false, since));
         }
         let last = cut.last().map(|logged| logged.now).unwrap_or_default();
         let age = now.tick.saturating_sub(self.settler.newest());
@@ -242,9 +243,13 @@ impl Session {
         pieces
     }
 
-    /// When the oldest change of the open batch was made.
-    pub fn oldest_change(&self) -> Option<super::settle::Tick> {
+    fn oldest_open(&self) -> Option<super::settle::Tick> {
         self.batch.ops.first().map(|logged| logged.change.now)
+    }
+
+    /// When the oldest change was made that is not on the timeline.
+    pub fn oldest_change(&self) -> Option<super::settle::Tick> {
+        self.layers.front().map(|layer| layer.since).or_else(|| self.oldest_open())
     }
 
     /// Bytes of files that left the tree went elsewhere.

@@ -137,12 +137,15 @@ impl Difference<'_> {
             changed.owner = Some(self.base(was.owner.version));
         }
         let (then, now) = (was.times.value, is.times.value);
-        // A directory's times follow from its entries; only what does not is carried.
-        let follows = entered.map_or(then.mtime, |time| then.mtime.max(time));
-        changed.mtime = if is.is_dir() { now.mtime != follows } else { now.mtime != then.mtime };
-        changed.ctime = !is.is_dir() && now.ctime != then.ctime
-            || is.is_dir() && changed.mtime
-            || changed.owner.is_some();
+        if is.is_dir() {
+            // A directory's times follow from its entries; what was set, or is later than that, is carried.
+            let follows = entered.map_or(then.mtime, |time| then.mtime.max(time));
+            changed.mtime = is.times.version == mine;
+            changed.ctime = changed.mtime || changed.owner.is_some() || now.mtime > follows;
+        } else {
+            changed.mtime = now.mtime != then.mtime;
+            changed.ctime = now.ctime != then.ctime;
+        }
         for (name, value) in &is.attrs {
             let old = was.attrs.get(name);
             if value.version == mine && old.is_none_or(|old| old.value != value.value) {

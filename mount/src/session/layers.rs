@@ -1,7 +1,7 @@
 //! Sealed checkpoints that have no answer yet, oldest first. Each keeps what it came to when placed on what lies
 //! below it, so the view is those effects laid over each other.
 
-use super::{before::At, record::SealMap};
+use super::{before::At, record::SealMap, settle::Tick};
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
@@ -20,6 +20,8 @@ pub struct Layer {
     pub effects: Overlay,
     /// Whether it is in the outbox; until then its bytes lie in the log.
     pub sealed: bool,
+    /// When its oldest change was made.
+    pub since: Tick,
     /// Names on the way from its changes to the root.
     way: BTreeSet<At>,
 }
@@ -69,17 +71,22 @@ impl Layers {
         self.list.iter()
     }
 
-    /// Adds the newest.
-    pub fn push(&mut self, checkpoint: Checkpoint, effects: Overlay, sealed: bool) {
+    /// Adds the newest; `at` says whether it is sealed, and since when its oldest change waits.
+    pub fn push(&mut self, checkpoint: Checkpoint, effects: Overlay, at: (bool, Tick)) {
         self.last = checkpoint.number;
         let spots = checkpoint.dirs.iter().flat_map(|dir| dir.before.iter().chain(&dir.after));
         let way = spots.map(|spot| (spot.parent, spot.name.clone())).collect();
-        self.list.push_back(Layer { checkpoint: Arc::new(checkpoint), effects, sealed, way });
+        self.list.push_back(Layer { checkpoint: Arc::new(checkpoint), effects, sealed: at.0, since: at.1, way });
     }
 
     /// Drops the oldest: it has its answer.
     pub fn pop(&mut self) {
         self.list.pop_front();
+    }
+
+    /// Drops a checkpoint that was refused for good.
+    pub fn remove(&mut self, number: CheckpointNo) {
+        self.list.retain(|layer| layer.checkpoint.number != number);
     }
 
     /// All effects laid over each other.

@@ -104,10 +104,10 @@ impl Session {
     }
 
     /// Lays a checkpoint from the outbox over the view.
-    pub fn add_layer(&mut self, checkpoint: Checkpoint) -> Result<(), NotLoaded> {
+    pub fn add_layer(&mut self, checkpoint: Checkpoint, now: super::Moment) -> Result<(), NotLoaded> {
         let below = self.layers.merged();
         let effects = place(&Over { below: &self.view.applied, top: &below }, &checkpoint)?.effects;
-        self.layers.push(checkpoint, effects, true);
+        self.layers.push(checkpoint, effects, (true, now.tick));
         self.view.sealed = self.layers.merged();
         Ok(())
     }

@@ -42,19 +42,24 @@ pub fn cwd() -> Result<PathBuf, StateError> {
 /// Where `dir` (absolute by text) really is, so that two spellings of one mount point have one state. What is
 /// mounted already is not touched.
 pub fn real_mount_point(dir: &Path) -> Result<PathBuf, StateError> {
-    let bad = |why: String| StateError::BadPath { path: dir.to_owned(), why };
+    let bad = |why: String| StateError::BadPath { path: dir.to_owned(), why, missing: false };
+    let cannot = |at: &Path, error: std::io::Error| {
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        let next = if missing { "; make it with mkdir first" } else { "" };
+        StateError::BadPath { path: dir.to_owned(), why: format!("{}: {error}{next}", at.display()), missing }
+    };
     let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(bad("it is the root of the file system".to_owned()));
     };
-    let real = parent.canonicalize().map_err(|e| bad(format!("{}: {e}", parent.display())))?.join(name);
+    let real = parent.canonicalize().map_err(|e| cannot(parent, e))?.join(name);
     if mountinfo::read()?.iter().any(|line| line.mount_point == real) {
         return Ok(real);
     }
     match real.symlink_metadata() {
-        Ok(meta) if meta.is_symlink() => real.canonicalize().map_err(|e| bad(e.to_string())),
+        Ok(meta) if meta.is_symlink() => real.canonicalize().map_err(|e| cannot(&real, e)),
         Ok(meta) if !meta.is_dir() => Err(bad("it is not a directory".to_owned())),
         Ok(_) => Ok(real),
-        Err(error) => Err(bad(format!("{error}; make it with mkdir first"))),
+        Err(error) => Err(cannot(&real, error)),
     }
 }
 

@@ -223,9 +223,14 @@ fn a_mount_point_is_found_by_its_real_name() {
             "{spelling}"
         );
     }
-    for bad in [root.join("none"), root.join("file"), root.join("none/m"), PathBuf::from("/")] {
+    for (bad, exit) in [
+        (root.join("none"), Exit::NotFound),
+        (root.join("none/m"), Exit::NotFound),
+        (root.join("file"), Exit::Usage),
+        (PathBuf::from("/"), Exit::Usage),
+    ] {
         let error = folder::real_mount_point(&bad).unwrap_err();
-        assert_eq!(error.exit_code(), Exit::NotFound);
+        assert_eq!(error.exit_code(), exit, "{error}");
         assert!(error.to_string().contains(&bad.display().to_string()), "{error}");
     }
 }

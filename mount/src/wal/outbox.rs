@@ -251,6 +251,24 @@ impl Outbox {
         Ok(())
     }
 
+    /// Moves a checkpoint that the server refuses for good, with its pack, into the folder `refused` beside it:
+    /// nothing of it is lost.
+    ///
+    /// # Errors
+    /// [`OutboxError::Io`] when the system refuses.
+    pub fn set_aside(&self, n: u64) -> Result<PathBuf, OutboxError> {
+        let aside = self.dir.join("refused");
+        std::fs::create_dir_all(&aside).map_err(|e| OutboxError::io("make", &aside, e))?;
+        for path in [self.pack_path(n), self.checkpoint_path(n)] {
+            let Some(name) = path.file_name() else { continue };
+            match std::fs::copy(&path, aside.join(name)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OutboxError::io("copy", &path, e)),
+                _ => {}
+            }
+        }
+        Ok(aside)
+    }
+
     /// Moves the pack of an acknowledged checkpoint to `<pack id>.pack` in `cache_dir` and forgets the checkpoint.
     /// Gives the file for the cache, `None` when there was no pack.
     ///

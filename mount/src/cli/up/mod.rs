@@ -73,7 +73,8 @@ pub async fn run(context: &Context, args: UpArgs) -> Result<u8, CliError> {
     if left.is_clean() {
         return ended;
     }
-    let again = format!("tidefs up {} --drive {}", show_dirs(&plan.dirs), plan.drive);
+    let again =
+        format!("tidefs up {} --drive {} --data {}", show_dirs(&plan.dirs), plan.drive, plan.data.display());
     let unsent = CliError::new(Exit::Unsent, left_unsent(left, &again));
     match ended {
         Ok(0) => Err(unsent),

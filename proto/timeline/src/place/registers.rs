@@ -27,7 +27,12 @@ impl<H: Head> Placer<'_, H> {
         for (_, change) in contents {
             self.write_content(change)?;
         }
-        changed.into_iter().try_for_each(|change| self.write_attributes(change))
+        changed.into_iter().try_for_each(|change| self.write_attributes(change))?;
+        // What was made since has the times it was left with, not those of its entries being bound here.
+        for change in ck.nodes.iter().filter(|change| change.born) {
+            self.tree.change(change.id, |node| node.times.value = change.node.times.value)?;
+        }
+        Ok(())
     }
 
     /// The node that a change of `change`'s node goes to.
@@ -194,6 +199,9 @@ impl<H: Head> Placer<'_, H> {
             if made.mtime && made.content.is_none() {
                 node.times.version = version;
                 node.times.value.mtime = times.mtime;
+            }
+            if made.ctime && node.is_dir() && !made.mtime {
+                node.touch(times.mtime, times.ctime);
             }
             node.times.value.ctime = node.times.value.ctime.max(times.ctime);
             if made.owner.is_some() {
