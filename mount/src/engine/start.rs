@@ -76,7 +76,11 @@ fn random() -> Result<u64, DriverError> {
 }
 
 /// Attaches; the incarnation is stored before it is used, so that a lost answer can be asked for again.
-async fn attach(config: &MountConfig, link: &Link, applied: Position) -> Result<(SessionFile, Attached), DriverError> {
+async fn attach(
+    config: &MountConfig,
+    link: &Link,
+    applied: Position,
+) -> Result<(SessionFile, Attached), DriverError> {
     let stored = SessionFile::load(&config.state_dir)?;
     let mut file = match stored {
         Some(file) => file,
@@ -378,7 +382,8 @@ impl Drop for Shipping {
 pub(crate) fn discard(state_dir: &Path) {
     for name in ["session.json", "outbox", "log"] {
         let path = state_dir.join(name);
-        let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        let removed =
+            if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
         if let Err(error) = removed {
             tracing::error!(%error, path = %path.display(), "unsent work was to be discarded and is still there");
         }

@@ -76,7 +76,13 @@ impl Layers {
         self.last = checkpoint.number;
         let spots = checkpoint.dirs.iter().flat_map(|dir| dir.before.iter().chain(&dir.after));
         let way = spots.map(|spot| (spot.parent, spot.name.clone())).collect();
-        self.list.push_back(Layer { checkpoint: Arc::new(checkpoint), effects, sealed: at.0, since: at.1, way });
+        self.list.push_back(Layer {
+            checkpoint: Arc::new(checkpoint),
+            effects,
+            sealed: at.0,
+            since: at.1,
+            way,
+        });
     }
 
     /// Drops the oldest: it has its answer.

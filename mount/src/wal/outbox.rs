@@ -262,7 +262,9 @@ impl Outbox {
         for path in [self.pack_path(n), self.checkpoint_path(n)] {
             let Some(name) = path.file_name() else { continue };
             match std::fs::copy(&path, aside.join(name)) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(OutboxError::io("copy", &path, e)),
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(OutboxError::io("copy", &path, e));
+                }
                 _ => {}
             }
         }
