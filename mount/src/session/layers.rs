@@ -131,7 +131,8 @@ pub fn meets(theirs: &Overlay, mine: &Overlay, way: impl Fn(&At) -> bool, applie
     let node_met = |id: &NodeId, now: &Option<Arc<tidefs_timeline::Node>>| {
         let was = applied.node(*id).ok().flatten();
         match (was, now) {
-            (Some(was), Some(now)) => !was.same_registers(now),
+            // Where a change of a file goes depends on its names; what a directory counts does not matter.
+            (Some(was), Some(now)) => !was.same_registers(now) || (!now.is_dir() && was.links != now.links),
             (None, None) => false,
             _ => true,
         }
@@ -142,9 +143,14 @@ pub fn meets(theirs: &Overlay, mine: &Overlay, way: impl Fn(&At) -> bool, applie
     theirs.entries.iter().any(|(dir, names)| {
         let gone = matches!(mine.nodes.get(dir), Some(None));
         let here = mine.entries.get(dir);
-        gone || names
-            .keys()
-            .any(|name| here.is_some_and(|here| here.contains_key(name)) || way(&(*dir, name.clone())))
+        // A name taken from a node that is changed here: where that change goes depends on its names.
+        let taken = |name: &tidefs_timeline::Name| {
+            let was = applied.entry(*dir, name).ok().flatten();
+            was.is_some_and(|was| mine.nodes.contains_key(&was.node))
+        };
+        gone || names.keys().any(|name| {
+            here.is_some_and(|here| here.contains_key(name)) || way(&(*dir, name.clone())) || taken(name)
+        })
     })
 }
 

@@ -6,7 +6,7 @@ use super::desk::{Desk, Server, shape};
 use crate::volume::{RenameMode, SetAttr};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tidefs_timeline::{
-    Checkpoint, EntryChange, Kind, LostNode, NodeChange, NodeId, Overlay, Times, overlay::Over, place,
+    Checkpoint, EntryChange, Kind, LostNode, NodeChange, NodeId, Overlay, Timestamp, overlay::Over, place,
 };
 
 fn shown(desk: &Desk) -> Vec<String> {
@@ -66,10 +66,11 @@ fn plain(checkpoint: Option<&Checkpoint>) -> Option<(Vec<EntryChange>, Vec<NodeC
     let bound = |id: NodeId| checkpoint.entries.iter().any(|entry| entry.new == Some(id));
     let mut nodes = checkpoint.nodes.clone();
     for change in nodes.iter_mut().filter(|change| !change.born) {
-        (change.node.links, change.node.subdirs, change.links_before) = (0, 0, 0);
+        change.node.subdirs = 0;
+        change.node.times.value.ctime = Timestamp::default();
+        change.changed.ctime = false;
         if change.node.is_dir() && !change.changed.mtime {
-            change.node.times.value = Times::default();
-            change.changed.ctime = false;
+            change.node.times.value.mtime = Timestamp::default();
         }
     }
     nodes.retain(|change| change.born || !change.changed.is_empty() || bound(change.id));
@@ -90,7 +91,7 @@ fn ship(desk: &mut Desk, server: &mut Server, context: &str) {
     let found = again.session.recover(&mut replay, &map);
     let Some(job) = desk.cut() else { return };
     assert_eq!(plain(found.as_ref()), plain(job.checkpoint.as_deref()), "{context}");
-    assert_eq!(shown(desk), before, "{context}: a cut changed what is shown");
+    assert_eq!(shown(desk), before, "{context}: a cut changed what is shown {:#?}", job.checkpoint);
     if let Some(checkpoint) = desk.seal(&job) {
         server.place(&checkpoint);
     }
@@ -99,7 +100,7 @@ fn ship(desk: &mut Desk, server: &mut Server, context: &str) {
 /// See the head of this file.
 #[test]
 fn sessions_show_what_will_be() {
-    for seed in 0..3000 {
+    for seed in 0..300 {
         let mut rng = SmallRng::seed_from_u64(seed);
         let mut server = Server::new();
         let mut desks = [Desk::new(1), Desk::new(2)];
