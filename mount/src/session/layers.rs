@@ -22,7 +22,7 @@ pub struct Layer {
     pub sealed: bool,
     /// When its oldest change was made.
     pub since: Tick,
-    /// Names on the way from its changes to the root.
+    /// Names that it asked for or knew, and those on the way from its changes to the root.
     way: BTreeSet<At>,
 }
 
@@ -75,7 +75,11 @@ impl Layers {
     pub fn push(&mut self, checkpoint: Checkpoint, effects: Overlay, at: (bool, Tick)) {
         self.last = checkpoint.number;
         let spots = checkpoint.dirs.iter().flat_map(|dir| dir.before.iter().chain(&dir.after));
-        let way = spots.map(|spot| (spot.parent, spot.name.clone())).collect();
+        let above = spots.map(|spot| (spot.parent, spot.name.clone()));
+        // A name that it asked for and did not get here may be free after the next arrival.
+        let asked = checkpoint.entries.iter().map(|entry| (entry.dir, entry.name.clone()));
+        let known = checkpoint.nodes.iter().flat_map(|node| node.names.iter().cloned());
+        let way = above.chain(asked).chain(known).collect();
         self.list.push_back(Layer {
             checkpoint: Arc::new(checkpoint),
             effects,
