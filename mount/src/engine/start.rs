@@ -245,6 +245,10 @@ pub(crate) async fn start(config: &MountConfig) -> Result<Started, DriverError> 
     let following = engine.run_follow(attached.position);
     engine.recover(&found, replay, &mut chain).await?;
     engine.count_unsent();
+    // So that work can begin even if the server goes away at once; what is below is fetched along with it.
+    if let Err(errno) = engine.load_directory(tidefs_timeline::NodeId::ROOT).await {
+        tracing::warn!(errno, "the root is loaded when it is looked at");
+    }
     Ok(Started { engine, jobs: receiver, chain, following })
 }
 
