@@ -45,6 +45,9 @@ pub fn foreground(context: &Context, args: MountArgs) -> Result<Exit, CliError> 
 /// What the command line asks for, checked, with the state folder's place. Nothing is made yet.
 pub fn configure(context: &Context, args: &MountArgs) -> Result<(MountConfig, PathBuf), CliError> {
     check_name(&args.drive)?;
+    if let Err(error) = crate::fuse::mounting::check_device() {
+        return Err(CliError::new(Exit::Prerequisite, error.to_string()));
+    }
     if args.at.at.is_some() {
         return Err(CliError::not_built("--at"));
     }

@@ -15,6 +15,10 @@ use std::{
 };
 use tidefs_timeline::Position;
 
+/// How long a sync waits for a server that is away: longer than the longest pause between two attempts.
+const RECONNECT_WAIT: Duration = Duration::from_secs(8);
+/// How often it looks.
+const RECONNECT_LOOK: Duration = Duration::from_millis(20);
 /// Measurements kept for status.
 const RECENT_MAX: usize = 1000;
 
@@ -153,6 +157,18 @@ impl Engine {
         }
     }
 
+    /// Waits for a server that may just be starting again.
+    async fn reconnected(&self, wait: Duration) -> bool {
+        let begun = tokio::time::Instant::now();
+        while !self.seen.connected.load(Ordering::Relaxed) {
+            if begun.elapsed() >= wait {
+                return false;
+            }
+            tokio::time::sleep(RECONNECT_LOOK).await;
+        }
+        true
+    }
+
     /// Ships all that is here, if the server answers in time.
     pub(crate) async fn ship(&self, timeout: Duration) {
         if self.ship_all(timeout).await.is_none() {
@@ -179,7 +195,7 @@ impl Engine {
         if level == Level::Local {
             return Ok(Synced { position: here.0, counted: 0, not_counted: 0 });
         }
-        if !self.seen.connected.load(Ordering::Relaxed) {
+        if !self.reconnected(timeout.min(RECONNECT_WAIT)).await {
             let unsent = self.unsent(&self.core.lock());
             if unsent.unsent_checkpoints > 0 {
                 let text =

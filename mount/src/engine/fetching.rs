@@ -12,6 +12,8 @@ use std::{
 };
 use tidefs_timeline::NodeId;
 
+/// Longest wait for the stream to reach the position of a directory that was fetched.
+const STREAM_WAIT: Duration = Duration::from_secs(2);
 /// Entries of directories below that come along unasked.
 const PREFETCH_ENTRIES: u32 = 2000;
 
@@ -64,16 +66,14 @@ impl Engine {
             }
         }
         // A picture from the future is taken in when the stream gets there.
-        while ahead {
-            let moved = tokio::time::timeout(Duration::from_secs(2), moved.changed()).await;
-            if self.core.lock().session.is_loaded(dir) {
-                break;
-            }
-            if !matches!(moved, Ok(Ok(()))) {
-                return Err(libc::EIO);
-            }
+        if !ahead {
+            return Ok(());
         }
-        Ok(())
+        let here = moved.wait_for(|_| self.core.lock().session.is_loaded(dir));
+        match tokio::time::timeout(STREAM_WAIT, here).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(libc::EIO),
+        }
     }
 
     /// Waits until uploads have freed some of the log.

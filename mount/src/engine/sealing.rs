@@ -13,6 +13,9 @@ use crate::{
 };
 use prost::Message;
 use std::{
+    fs::File,
+    io::Write,
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -38,6 +41,20 @@ const SEAL_PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Chain {
     /// Digest of the shipment before.
     pub(crate) previous: [u8; 32],
+}
+
+/// Log that came to nothing and is kept before a marker is written.
+const UNDONE_BYTES_MAX: u64 = 32 << 20;
+/// The marker's name in the state folder.
+pub(crate) const MARKER: &str = "log.start";
+
+fn write_marker(state_dir: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let (path, temp) = (state_dir.join(MARKER), state_dir.join("log.start.tmp"));
+    let mut file = File::create(&temp)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temp, &path)?;
+    File::open(state_dir)?.sync_all()
 }
 
 /// Why a checkpoint could not be sealed now.
@@ -128,7 +145,7 @@ impl Engine {
 
     /// Puts a cut into the outbox and frees the log before it.
     pub(crate) fn seal(&self, job: &SealJob, chain: &mut Chain) -> Result<(), SealError> {
-        let Some(cut) = &job.checkpoint else { return Ok(()) };
+        let Some(cut) = &job.checkpoint else { return self.free_undone(job, chain) };
         let begun = Instant::now();
         let number = cut.number;
         // Bytes of a checkpoint sealed before may have moved since the cut.
@@ -160,14 +177,32 @@ impl Engine {
         let bytes = entry.encode_to_vec();
         let unsent = bytes.len() as u64 + pack.as_ref().map_or(0, |pack| pack.summary.length);
         self.local.outbox.put(number.0, &bytes, pack)?;
-        if let Some(file) = self.local.outbox.open_pack(number.0)? {
-            if let Err(error) = self.local.cache.add_pack(&file, PackKind::Outbox) {
-                tracing::warn!(%error, checkpoint = number.0, "own blocks are not cached; they will be fetched");
-            }
+        if let Some(file) = self.local.outbox.open_pack(number.0)?
+            && let Err(error) = self.local.cache.add_pack(&file, PackKind::Outbox)
+        {
+            tracing::warn!(%error, checkpoint = number.0, "own blocks are not cached; they will be fetched");
         }
         chain.previous = digest;
         self.seen.unsent_bytes.fetch_add(unsent, Ordering::Relaxed);
         self.finish_seal(job, number, (sealed, lists));
+        Ok(())
+    }
+
+    /// A cut that came to nothing leaves no outbox file that says where the log goes on. When it is worth it, a
+    /// marker says so, and the log before it is freed.
+    fn free_undone(&self, job: &SealJob, chain: &Chain) -> Result<(), SealError> {
+        let after = self.progress.borrow().sealed;
+        if job.log_start.saturating_sub(self.core.lock().log_start) < UNDONE_BYTES_MAX {
+            return Ok(());
+        }
+        let mut entry = self.outbox_entry(job, (&[], chain.previous), &SealMap::default());
+        entry.after = after.0;
+        write_marker(&self.fixed.state_dir, &entry.encode_to_vec())?;
+        self.rescue_orphans(job.log_start);
+        let mut core = self.core.lock();
+        core.log_start = core.log_start.max(job.log_start);
+        let start = LogPos(core.log_start);
+        core.log.release_before(start);
         Ok(())
     }
 
@@ -190,6 +225,7 @@ impl Engine {
             context: Some(context),
             sealed,
             next_counter: job.next_counter,
+            after: 0,
         }
     }
 

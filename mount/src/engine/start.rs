@@ -7,7 +7,7 @@ use super::{
     Core, Engine, Fixed, Local, Progress, Seen,
     control::Control,
     orphans::OrphanFile,
-    sealing::{Chain, OUTBOX_FORMAT},
+    sealing::{Chain, MARKER, OUTBOX_FORMAT},
     shipping::OutboxSource,
 };
 use crate::{
@@ -49,10 +49,16 @@ pub(crate) struct Started {
 /// What the outbox holds.
 struct Found {
     entries: Vec<(u64, wire::OutboxEntry, Option<Shipment>)>,
+    /// Says where the log goes on when the newest entry no longer does.
+    marker: Option<wire::OutboxEntry>,
 }
 
 impl Found {
     fn newest(&self) -> Option<&wire::OutboxEntry> {
+        let marker = self.marker.as_ref().filter(|marker| marker.after == self.last().0);
+        if marker.is_some() {
+            return marker;
+        }
         self.entries.last().map(|(_, entry, _)| entry)
     }
 
@@ -124,7 +130,15 @@ async fn attach(
     Ok((file, attached))
 }
 
-fn read_outbox(outbox: &Outbox) -> Result<Found, DriverError> {
+fn read_marker(state_dir: &Path) -> Result<Option<wire::OutboxEntry>, DriverError> {
+    match std::fs::read(state_dir.join(MARKER)) {
+        Ok(bytes) => wire::OutboxEntry::decode(&bytes[..]).map(Some).map_err(|error| damaged(MARKER, error)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(damaged(MARKER, error)),
+    }
+}
+
+fn read_outbox(outbox: &Outbox, state_dir: &Path) -> Result<Found, DriverError> {
     let mut entries = Vec::new();
     for number in outbox.list()? {
         let sealed = outbox.load(number)?;
@@ -143,7 +157,7 @@ fn read_outbox(outbox: &Outbox) -> Result<Found, DriverError> {
         };
         entries.push((number, entry, shipment));
     }
-    Ok(Found { entries })
+    Ok(Found { entries, marker: read_marker(state_dir)? })
 }
 
 fn read_log(dir: &Path, found: &Found) -> Result<(Log, Replay), DriverError> {
@@ -190,7 +204,7 @@ pub(crate) async fn start(config: &MountConfig) -> Result<Started, DriverError> 
     to.token = config.server.token.clone().unwrap_or_default();
     let link = Link::new(to)?;
     let outbox = Outbox::open(&config.state_dir.join("outbox"))?;
-    let found = read_outbox(&outbox)?;
+    let found = read_outbox(&outbox, &config.state_dir)?;
     let (file, attached) = attach(config, &link, found.applied()).await?;
     if attached.acknowledged > found.last() {
         return Err(DriverError::RolledBack { server: attached.acknowledged.0, here: found.last().0 });
@@ -231,6 +245,10 @@ pub(crate) async fn start(config: &MountConfig) -> Result<Started, DriverError> 
     let following = engine.run_follow(attached.position);
     engine.recover(&found, replay, &mut chain).await?;
     engine.count_unsent();
+    // So that work can begin even if the server goes away at once; what is below is fetched along with it.
+    if let Err(errno) = engine.load_directory(tidefs_timeline::NodeId::ROOT).await {
+        tracing::warn!(errno, "the root is loaded when it is looked at");
+    }
     Ok(Started { engine, jobs: receiver, chain, following })
 }
 
@@ -380,7 +398,7 @@ impl Drop for Shipping {
 
 /// Throws away what was not sent: the next mount begins as a new session.
 pub(crate) fn discard(state_dir: &Path) {
-    for name in ["session.json", "outbox", "log"] {
+    for name in ["session.json", "outbox", "log", MARKER] {
         let path = state_dir.join(name);
         let removed =
             if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };

@@ -303,12 +303,15 @@ fn unmount_by_helper(point: PathBuf, lazy: bool) -> Result<(), UnmountError> {
     }
 }
 
+/// Whether the FUSE device is there and can be opened.
+pub fn check_device() -> Result<(), MountError> {
+    File::options().read(true).write(true).open(DEVICE).map(drop).map_err(MountError::NoDevice)
+}
+
 /// The mount point as an absolute path, if it can be one. What is mounted there is asked of the kernel's table
 /// first: looking at a dead mount hangs or fails.
 fn check(dir: &Path) -> Result<PathBuf, MountError> {
-    if let Err(error) = File::options().read(true).write(true).open(DEVICE) {
-        return Err(MountError::NoDevice(error));
-    }
+    check_device()?;
     let failed = |what, source| MountError::Failed { point: dir.to_path_buf(), what, source };
     let missing = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => MountError::NoSuchDirectory(dir.to_path_buf()),

@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use tidefs_timeline::{Content, Node, NodeId, Overlay};
+use tidefs_timeline::{Content, Entry, Head, Name, Node, NodeId, Overlay};
 
 /// What an arrival asks the owner to do next.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub struct Told {
 pub(super) struct Shown {
     entries: BTreeMap<At, Option<NodeId>>,
     nodes: BTreeMap<NodeId, Option<Arc<Node>>>,
+    /// Directories whose entries may all change, because a layer hides what lies below it or ceases to.
+    whole: BTreeSet<NodeId>,
 }
 
 impl Session {
@@ -33,13 +35,30 @@ impl Session {
                 }
             }
         }
+        let removed = changes.nodes.iter().filter(|(_, node)| node.is_none()).map(|(id, _)| id);
+        for id in changes.born.iter().chain(removed).filter(|id| self.kernel.holds(**id)) {
+            if shown.whole.insert(*id) {
+                for (name, entry) in self.entries_shown(*id) {
+                    shown.entries.entry((*id, name)).or_insert(Some(entry.node));
+                }
+            }
+        }
         for id in changes.nodes.keys() {
             shown.nodes.entry(*id).or_insert_with(|| self.view.node(*id));
         }
     }
 
+    fn entries_shown(&self, dir: NodeId) -> Vec<(Name, Entry)> {
+        self.view.with(|view| view.entries(dir, None, usize::MAX)).unwrap_or_default()
+    }
+
     /// What to tell the kernel now that things are shown otherwise; keeps nodes that the kernel still holds.
-    pub(super) fn tell(&mut self, shown: Shown) -> Vec<Tell> {
+    pub(super) fn tell(&mut self, mut shown: Shown) -> Vec<Tell> {
+        for dir in std::mem::take(&mut shown.whole) {
+            for (name, _) in self.entries_shown(dir) {
+                shown.entries.entry((dir, name)).or_insert(None);
+            }
+        }
         let mut tells = Vec::new();
         let mut listings = BTreeSet::new();
         for (at, was) in shown.entries {

@@ -38,7 +38,12 @@ pub fn difference(
 ) -> Checkpoint {
     let diff = Difference { before, after, heading, stamps };
     let entries = diff.entries();
-    let nodes = diff.nodes(&entries);
+    let mut nodes = diff.nodes(&entries);
+    // What was made and undone has moved nothing but a directory's times: that is no reason to ship.
+    let drift = Changed { ctime: true, ..Changed::default() };
+    if entries.is_empty() && nodes.iter().all(|node| node.node.is_dir() && node.changed == drift) {
+        nodes.clear();
+    }
     Checkpoint {
         session: heading.session,
         session_name: heading.session_name.clone(),

@@ -22,7 +22,7 @@ pub struct Layer {
     pub sealed: bool,
     /// When its oldest change was made.
     pub since: Tick,
-    /// Names on the way from its changes to the root.
+    /// Names that it asked for or knew, and those on the way from its changes to the root.
     way: BTreeSet<At>,
 }
 
@@ -75,7 +75,11 @@ impl Layers {
     pub fn push(&mut self, checkpoint: Checkpoint, effects: Overlay, at: (bool, Tick)) {
         self.last = checkpoint.number;
         let spots = checkpoint.dirs.iter().flat_map(|dir| dir.before.iter().chain(&dir.after));
-        let way = spots.map(|spot| (spot.parent, spot.name.clone())).collect();
+        let above = spots.map(|spot| (spot.parent, spot.name.clone()));
+        // A name that it asked for and did not get here may be free after the next arrival.
+        let asked = checkpoint.entries.iter().map(|entry| (entry.dir, entry.name.clone()));
+        let known = checkpoint.nodes.iter().flat_map(|node| node.names.iter().cloned());
+        let way = above.chain(asked).chain(known).collect();
         self.list.push_back(Layer {
             checkpoint: Arc::new(checkpoint),
             effects,
@@ -131,8 +135,8 @@ pub fn meets(theirs: &Overlay, mine: &Overlay, way: impl Fn(&At) -> bool, applie
     let node_met = |id: &NodeId, now: &Option<Arc<tidefs_timeline::Node>>| {
         let was = applied.node(*id).ok().flatten();
         match (was, now) {
-            // Whether a file stays in the tree hangs on all its names together.
-            (Some(was), Some(now)) => !was.same_registers(now) || !now.is_dir() && was.links != now.links,
+            // Where a change of a file goes depends on its names; what a directory counts does not matter.
+            (Some(was), Some(now)) => !was.same_registers(now) || (!now.is_dir() && was.links != now.links),
             (None, None) => false,
             _ => true,
         }
@@ -143,9 +147,14 @@ pub fn meets(theirs: &Overlay, mine: &Overlay, way: impl Fn(&At) -> bool, applie
     theirs.entries.iter().any(|(dir, names)| {
         let gone = matches!(mine.nodes.get(dir), Some(None));
         let here = mine.entries.get(dir);
-        gone || names
-            .keys()
-            .any(|name| here.is_some_and(|here| here.contains_key(name)) || way(&(*dir, name.clone())))
+        // A name taken from a node that is changed here: where that change goes depends on its names.
+        let taken = |name: &tidefs_timeline::Name| {
+            let was = applied.entry(*dir, name).ok().flatten();
+            was.is_some_and(|was| mine.nodes.contains_key(&was.node))
+        };
+        gone || names.keys().any(|name| {
+            here.is_some_and(|here| here.contains_key(name)) || way(&(*dir, name.clone())) || taken(name)
+        })
     })
 }
 

@@ -49,11 +49,12 @@ impl Name {
     /// long, and bytes of `session` that no name may hold become `_`.
     pub fn beside(&self, session: &str, n: u32) -> Self {
         let mut tail = format!("~{session}").into_bytes();
+        // The number stays whole, so that each gives another name.
+        tail.truncate(NAME_BYTES_MAX / 2);
         if n > 1 {
             tail.extend_from_slice(format!("~{n}").as_bytes());
         }
         tail.iter_mut().filter(|b| matches!(b, 0 | b'/')).for_each(|b| *b = b'_');
-        tail.truncate(NAME_BYTES_MAX / 2);
         let keep = self.0.len().min(NAME_BYTES_MAX - tail.len());
         let mut bytes = self.0[..keep].to_vec();
         bytes.extend_from_slice(&tail);

@@ -78,6 +78,11 @@ impl Tree {
         self.dirs.contains_key(&dir)
     }
 
+    /// Whether a directory is in the tree and its entries are not here. A file has none to load.
+    fn is_missing(&self, dir: NodeId) -> bool {
+        !self.dirs.contains_key(&dir) && self.nodes.get(&dir).is_some_and(|node| node.is_dir())
+    }
+
     /// Puts a node in place without touching any name.
     pub fn put_node(&mut self, id: NodeId, node: Arc<Node>) {
         self.nodes.insert(id, node);
@@ -153,11 +158,14 @@ impl Tree {
     /// were never here are taken in only where a loaded directory names them or `changes` makes them whole.
     pub fn apply(&mut self, changes: &Overlay) {
         for (&id, node) in &changes.nodes {
-            if let Some(node) = node {
-                self.nodes.insert(id, node.clone());
-                if node.is_dir() && changes.born.contains(&id) {
-                    self.dirs.entry(id).or_default();
+            match node {
+                Some(node) => {
+                    self.nodes.insert(id, node.clone());
+                    if node.is_dir() && changes.born.contains(&id) {
+                        self.dirs.entry(id).or_default();
+                    }
                 }
+                None => drop(self.nodes.remove(&id)),
             }
         }
         for (dir, entries) in &changes.entries {
@@ -165,10 +173,10 @@ impl Tree {
                 self.apply_entry((*dir, name), *entry);
             }
         }
-        for &id in changes.nodes.iter().filter(|(_, node)| node.is_none()).map(|(id, _)| id) {
-            self.nodes.remove(&id);
-            for (name, entry) in self.dirs.remove(&id).unwrap_or_default() {
-                Self::forget_name(&mut self.names, entry.node, &(id, name));
+        // Only now, so that the names which a removed directory gave are forgotten with its entries.
+        for (id, _) in changes.nodes.iter().filter(|(_, node)| node.is_none()) {
+            for (name, entry) in self.dirs.remove(id).unwrap_or_default() {
+                Self::forget_name(&mut self.names, entry.node, &(*id, name));
             }
         }
         for (id, to) in &changes.aliases {
@@ -198,7 +206,7 @@ impl Head for Tree {
     fn entry(&self, dir: NodeId, name: &Name) -> Result<Option<Entry>, NotLoaded> {
         match self.dirs.get(&dir) {
             Some(entries) => Ok(entries.get(name).copied()),
-            None if self.nodes.contains_key(&dir) => Err(NotLoaded(dir)),
+            None if self.is_missing(dir) => Err(NotLoaded(dir)),
             None => Ok(None),
         }
     }
@@ -210,7 +218,7 @@ impl Head for Tree {
         limit: usize,
     ) -> Result<Vec<(Name, Entry)>, NotLoaded> {
         let Some(entries) = self.dirs.get(&dir) else {
-            return if self.nodes.contains_key(&dir) { Err(NotLoaded(dir)) } else { Ok(Vec::new()) };
+            return if self.is_missing(dir) { Err(NotLoaded(dir)) } else { Ok(Vec::new()) };
         };
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let range = entries.range::<Name, _>((from, Bound::Unbounded));

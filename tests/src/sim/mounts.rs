@@ -228,6 +228,7 @@ impl World {
                 let mount = &mut self.mounts[m];
                 let up = mount.shell.up.as_mut().context("recovered and down")?;
                 up.recovered = up.sealed;
+                up.guessed = up.sealed;
                 let whole =
                     check::own_view(&mount.model, up).with_context(|| format!("m{m} after recovery"))?;
                 self.counts.add(if whole {
@@ -297,7 +298,7 @@ impl World {
         };
         let since = &self.server.lines[front.checkpoint.applied.0 as usize..line.position.0 as usize - 1];
         // What a restart has not loaded (heirs, a file moved elsewhere) cannot be counted on.
-        let mut alone = front.checkpoint.number > up.recovered;
+        let mut alone = front.checkpoint.number > up.guessed;
         for other in since {
             alone &= PlacedLine::decode(other)?.session == line.session;
         }
@@ -327,6 +328,9 @@ impl World {
             self.load(m, dir)?;
         }
         if let Some(up) = &mut self.mounts[m].shell.up {
+            if own && line.number <= up.recovered {
+                up.guessed = up.session.layers().last_number();
+            }
             let done: Vec<NodeId> = up
                 .loads
                 .iter()

@@ -140,6 +140,7 @@ impl Shell {
             loads: BTreeMap::new(),
             recovery: Some(Recovery { layers, replay, sealed }),
             recovered: CheckpointNo(u64::MAX),
+            guessed: CheckpointNo(u64::MAX),
             blocks,
             orphans: Vec::new(),
             local,

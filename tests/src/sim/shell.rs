@@ -82,6 +82,8 @@ pub struct Running {
     pub recovery: Option<Recovery>,
     /// Last number that recovery laid over the view.
     pub recovered: CheckpointNo,
+    /// Last number cut while one of those had no answer.
+    pub guessed: CheckpointNo,
     /// Blocks at hand.
     pub blocks: BlockMap,
     /// Bytes of files without a name.
@@ -408,6 +410,7 @@ fn outbox_entry(
         context: Some(context),
         sealed,
         next_counter: job.next_counter,
+        after: 0,
     }
 }
 

@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: usize = 64 << 10;
 const WRITE_BYTES_MAX: usize = 8 << 10;
 
 /// One system call (or open, call, close).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Call {
     /// Make an empty file; the name is free.
     Create(String),
@@ -38,6 +38,20 @@ pub enum Call {
     Unlink(String),
     /// Make a directory.
     Mkdir(String),
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Call::Create(name) => write!(f, "create {name}"),
+            Call::Write(name, at, bytes) => write!(f, "write {} bytes at {at} of {name}", bytes.len()),
+            Call::Append(name, bytes) => write!(f, "append {} bytes to {name}", bytes.len()),
+            Call::Truncate(name, size) => write!(f, "truncate {name} to {size}"),
+            Call::Rename(from, to) => write!(f, "rename {from} to {to}"),
+            Call::Unlink(name) => write!(f, "unlink {name}"),
+            Call::Mkdir(name) => write!(f, "mkdir {name}"),
+        }
+    }
 }
 
 /// Contents by path relative to the writer's directory; a directory has none.

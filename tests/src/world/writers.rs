@@ -111,7 +111,7 @@ fn write(shared: &Shared, mut desk: Desk, dir: &Path, mut random: SmallRng) -> R
                 desk.in_flight = Some(call);
                 return Ok(desk);
             }
-            Err(error) => return Err(error).with_context(|| format!("{} {call:.80?}", dir.display())),
+            Err(error) => return Err(error).with_context(|| format!("{} {call:?}", dir.display())),
         }
         desk.model.apply(&call)?;
         *shared.done.lock().unwrap_or_else(PoisonError::into_inner) += 1;
@@ -122,5 +122,7 @@ fn write(shared: &Shared, mut desk: Desk, dir: &Path, mut random: SmallRng) -> R
 
 /// What the kernel answers once the mount's process is gone.
 fn is_dead_mount(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    // A write that the end of the mount cuts short before its first byte returns 0.
+    error.kind() == std::io::ErrorKind::WriteZero
+        || matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }

@@ -94,6 +94,9 @@ impl<H: Head> Placer<'_, H> {
         }
         let i = best.as_ref().map_or(0, |found| found.2);
         let Some((at, node)) = todo.remove(i) else { return Ok(()) };
+        if self.has_its_name(node)? {
+            return Ok(());
+        }
         self.note(Reason::Cycle, node, Some(at.clone()));
         match self.homes.get(&node).cloned().filter(|_| best.is_some()) {
             Some((home, version)) => {
@@ -104,6 +107,11 @@ impl<H: Head> Placer<'_, H> {
         }
     }
 
+    /// A directory has one name, whatever the checkpoint says.
+    fn has_its_name(&self, node: NodeId) -> Result<bool, H::Error> {
+        Ok(self.is_dir(node)? && !self.tree.names(node)?.is_empty())
+    }
+
     /// Binds `node` at the name, or at a free one beside it.
     fn put_beside(&mut self, at: At, node: NodeId, version: crate::ids::Version) -> Result<(), H::Error> {
         let at = if self.tree.entry(at.0, &at.1)?.is_some() { (at.0, self.free(at.0, &at.1)?) } else { at };
@@ -111,6 +119,9 @@ impl<H: Head> Placer<'_, H> {
     }
 
     fn put(&mut self, asked: &At, node: NodeId) -> Result<(), H::Error> {
+        if self.has_its_name(node)? {
+            return Ok(());
+        }
         let dir = self.standing_or_made(asked.0)?;
         let at: At = (dir, asked.1.clone());
         let base = self.ck.entry(asked.0, &asked.1).and_then(|entry| entry.base);

@@ -9,11 +9,15 @@ use crate::{
 };
 
 impl<H: Head> Placer<'_, H> {
-    /// Nodes made since exist from here on, bound to nothing yet.
-    pub(super) fn add_born(&mut self) {
+    /// Nodes made since exist from here on, bound to nothing yet. One that the head has already was not made
+    /// since, whatever the checkpoint says.
+    pub(super) fn add_born(&mut self) -> Result<(), H::Error> {
         for change in self.ck.nodes.iter().filter(|change| change.born) {
-            self.tree.put_new(change.id, bare(&change.node));
+            if self.head.node(change.id)?.is_none() {
+                self.tree.put_new(change.id, bare(&change.node));
+            }
         }
+        Ok(())
     }
 
     /// Names that the checkpoint took off a node which it also bound somewhere.
@@ -30,11 +34,15 @@ impl<H: Head> Placer<'_, H> {
         for group in bound.chunk_by(|a, b| a.0 == b.0) {
             let id = group[0].0;
             let new: Vec<At> = group.iter().map(|(_, at)| at.clone()).collect();
-            match ck.node(id) {
-                Some(change) if change.born => self.attach.extend(new.into_iter().map(|at| (at, id))),
-                Some(change) if change.node.is_dir() => self.detach_dir(id, new)?,
-                Some(change) => self.detach_file(change, new)?,
-                None => {}
+            let Some(change) = ck.node(id) else { continue };
+            let at_head = self.head.node(self.real(id)?)?;
+            let is_dir = at_head.as_ref().map_or(change.node.is_dir(), |node| node.is_dir());
+            match is_dir {
+                _ if change.born && at_head.is_none() => {
+                    self.attach.extend(new.into_iter().map(|at| (at, id)))
+                }
+                true => self.detach_dir(id, new)?,
+                false => self.detach_file(change, new)?,
             }
         }
         Ok(())

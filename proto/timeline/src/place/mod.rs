@@ -126,7 +126,7 @@ pub fn place<H: Head>(head: &H, checkpoint: &Checkpoint) -> Result<Placed, H::Er
         out: Placed::default(),
     };
     placer.find_directories()?;
-    placer.add_born();
+    placer.add_born()?;
     placer.detach()?;
     placer.remove()?;
     placer.attach_all()?;

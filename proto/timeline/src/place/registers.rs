@@ -40,8 +40,7 @@ impl<H: Head> Placer<'_, H> {
         let id = self.real(change.id)?;
         let Some(node) = self.tree.node(id)? else {
             return Ok(match resolve::living_heir(&self.tree, id)? {
-                // A symlink or a device that took the name holds no file's bytes.
-                Some(heir) if self.is_kind_of(heir, change)? && !self.tree.names(heir)?.is_empty() => {
+                Some(heir) if self.stands_in(heir, &change.node)? && !self.tree.names(heir)?.is_empty() => {
                     self.note(Reason::ToHeir, heir, None);
                     Some(heir)
                 }
@@ -66,7 +65,7 @@ impl<H: Head> Placer<'_, H> {
             return Ok(Some(id));
         }
         for entry in bound.iter().filter(|entry| entry.version != self.ck.version()) {
-            if self.is_kind_of(entry.node, change)? && self.moved_aside(id, *entry)? {
+            if self.moved_aside(id, *entry)? {
                 self.note(Reason::ToHeir, entry.node, None);
                 return Ok(Some(entry.node));
             }
@@ -74,14 +73,17 @@ impl<H: Head> Placer<'_, H> {
         Ok(Some(id))
     }
 
-    fn is_kind_of(&self, id: NodeId, change: &NodeChange) -> Result<bool, H::Error> {
-        Ok(self.tree.node(id)?.is_some_and(|node| node.kind == change.node.kind))
+    /// Whether what is meant for `node` can go to `heir`: a symlink has no place for a file's bytes.
+    fn stands_in(&self, heir: NodeId, node: &Node) -> Result<bool, H::Error> {
+        Ok(self.tree.node(heir)?.is_some_and(|heir| !heir.is_dir() && heir.kind == node.kind))
     }
 
     /// A save with backup: the node at the name was born in the very checkpoint that moved `id` off it.
     fn moved_aside(&self, id: NodeId, there: crate::tree::Entry) -> Result<bool, H::Error> {
-        let Some(node) = self.tree.node(there.node)? else { return Ok(false) };
-        if node.is_dir() || node.birth != there.version {
+        let (Some(node), Some(old)) = (self.tree.node(there.node)?, self.tree.node(id)?) else {
+            return Ok(false);
+        };
+        if node.kind != old.kind || node.birth != there.version {
             return Ok(false);
         }
         for (dir, name) in self.tree.names(id)? {
@@ -97,7 +99,10 @@ impl<H: Head> Placer<'_, H> {
         let version = self.ck.version();
         let Some(target) = self.target(change)? else { return self.make_file_again(change) };
         let Some(old) = self.tree.node(target)? else { return Ok(()) };
-        if old.content.version == version {
+        if old.content.version == version && old.content.value == change.node.content.value {
+            return Ok(());
+        }
+        if old.content.version == version || old.kind != change.node.kind {
             // What one checkpoint carries never replaces what it carries: the second content is kept beside.
             self.out.overlaps.push(super::Overlap {
                 register: OverlapRegister::Content,
@@ -122,10 +127,14 @@ impl<H: Head> Placer<'_, H> {
 
     /// A content change whose node has left the tree without an heir: the file is made again.
     fn make_file_again(&mut self, change: &NodeChange) -> Result<(), H::Error> {
-        for (dir, name) in &change.names {
+        let is_file = !change.node.is_dir();
+        for (dir, name) in change.names.iter().filter(|_| is_file) {
             let dir = self.standing_or_made(*dir)?;
             let at: At = (dir, name.clone());
             let there = self.tree.entry(dir, name)?;
+            if self.tree.node(change.id)?.is_some_and(|node| node.links > 0) {
+                continue;
+            }
             if let Some(there) = there {
                 if self.is_dir(there.node)? || there.version == self.ck.version() {
                     continue;
@@ -136,6 +145,7 @@ impl<H: Head> Placer<'_, H> {
                 self.replaced.insert(there.node, change.id);
             }
             let removed = self.head.tombstone(dir, name)?.filter(|version| self.foreign(*version));
+            self.lost_at_head(change)?;
             self.tree.put_new(change.id, bare(&change.node));
             self.bind(&at, change.id)?;
             self.note(Reason::BroughtBack, change.id, Some(at.clone()));
@@ -151,6 +161,19 @@ impl<H: Head> Placer<'_, H> {
             was: Some(std::sync::Arc::new(change.node.clone())),
         });
         self.note(Reason::LostToDirectory, change.id, change.names.first().cloned());
+        Ok(())
+    }
+
+    /// A node that stood at the head until this very checkpoint removed its last name: a version of another
+    /// session that its new content replaces unseen is an overlap.
+    fn lost_at_head(&mut self, change: &NodeChange) -> Result<(), H::Error> {
+        let Some(was) = self.head.node(change.id)? else { return Ok(()) };
+        let base = change.changed.content.flatten();
+        if unseen(&was.content, self.ck.session, base) && was.content.value != change.node.content.value {
+            let lost = was.content.version;
+            let register = OverlapRegister::Content;
+            self.out.overlaps.push(super::Overlap { register, node: change.id, lost, was: Some(was) });
+        }
         Ok(())
     }
 

@@ -161,6 +161,11 @@ impl<H: Head> Placer<'_, H> {
             self.found.insert(dir, Some(entry.node));
             return Ok(entry.node);
         }
+        if self.tree.node(dir)?.is_some() {
+            // A file, which only a checkpoint that no session would make takes for a directory.
+            self.found.insert(dir, Some(at.0));
+            return Ok(at.0);
+        }
         let at = if there.is_some() { (at.0, self.free(at.0, &at.1)?) } else { at };
         let owner = self.ck.dir(dir).map(|info| info.owner).unwrap_or(crate::node::Owner {
             mode: 0o755,
