@@ -95,6 +95,8 @@ fn one_round(
         desk.check(a.dir()).context("on the mount itself")?;
     }
     a.sync("visible")?;
+    // A follower that is not back yet is not waited for by that.
+    world.wait(world.head()?, b)?;
     for desk in &mut desks {
         desk.check(b.dir()).context("on the other mount")?;
     }
@@ -106,7 +108,9 @@ fn one_round(
 fn check_numbers(world: &World) -> Result<()> {
     let mut numbers: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     let mut positions = Vec::new();
-    for entry in world.timeline()? {
+    let mut timeline = world.timeline()?;
+    timeline.sort_by_key(|entry| entry["position"].as_u64());
+    for entry in timeline {
         positions.push(entry["position"].as_u64().with_context(|| format!("no position in {entry}"))?);
         if let Some(number) = entry["number"].as_u64() {
             numbers.entry(entry["session"].to_string()).or_default().push(number);
