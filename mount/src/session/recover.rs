@@ -89,6 +89,15 @@ impl Session {
     /// The checkpoint that a log read back comes to, sealed behind `last`; none if it comes to nothing.
     pub fn recover(&mut self, replayed: &mut Replay, sealed: &SealMap) -> Option<Checkpoint> {
         self.next_counter = self.next_counter.max(replayed.next_counter);
+        // The log may hold several batches whose checkpoints never got into the outbox. What one of them made, the
+        // next one found; for all of them together it is new.
+        for logged in &replayed.ops {
+            if let super::op::Op::Make { id, .. } = &logged.op {
+                replayed.before.nodes.remove(id);
+                replayed.before.names.remove(id);
+                replayed.before.spots.remove(id);
+            }
+        }
         for node in replayed.before.nodes.values_mut() {
             sealed.resolve_node(node);
         }

@@ -174,3 +174,25 @@ fn a_seal_map_resolves_pieces() {
     assert!(!sealed.resolve(&mut map), "a second time finds nothing");
     assert_eq!(SealMap::from_wire(&sealed.to_wire()).unwrap(), sealed);
 }
+
+/// A batch that was cut but never reached the outbox and the one behind it come back as one: what the first made
+/// and the second moved is new, not something that was there before.
+#[test]
+fn two_unsealed_batches_come_back_as_one() {
+    let (mut desk, server) = (Desk::new(1), Server::new());
+    desk.mkdir("d");
+    let file = desk.create("f");
+    desk.write(file, 0, b"bytes");
+    let cut = desk.cut().unwrap();
+    assert!(cut.checkpoint.is_some());
+    desk.rename("d", "e", RenameMode::Replace).unwrap();
+    desk.rename("f", "e/g", RenameMode::Replace).unwrap();
+    let mut again = Desk::new(1);
+    let mut replay = desk.replay();
+    let found = again.session.recover(&mut replay, &SealMap::default()).unwrap();
+    assert!(found.nodes.iter().all(|node| node.born), "{:?}", found.nodes);
+    let shown: Vec<String> =
+        found.entries.iter().map(|entry| format!("{} {:?}", entry.name, entry.old)).collect();
+    assert_eq!(shown, ["e None", "g None"]);
+    assert!(server.lines.is_empty());
+}
