@@ -121,6 +121,7 @@ impl Engine {
     /// Hands a cut to the sealer.
     pub(crate) async fn give(&self, job: SealJob) {
         let nothing = job.checkpoint.is_none();
+        self.tell(job.tells.clone()).await;
         if self.jobs.send(job).await.is_err() {
             tracing::error!("the sealer has ended");
         }

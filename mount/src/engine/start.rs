@@ -311,6 +311,7 @@ impl Engine {
                 context: Before::default(),
                 next_counter: core.session.next_counter(),
                 settled: (super::now().wall, std::time::Duration::ZERO),
+                tells: Vec::new(),
             })
         };
         let Some(job) = job else { return Ok(()) };

@@ -180,6 +180,7 @@ impl Shell {
             context: Before::default(),
             next_counter: running.session.next_counter(),
             settled: (Timestamp::default(), Duration::ZERO),
+            tells: Vec::new(),
         };
         running.recovery = Some(recovery);
         self.seal(&job)?;

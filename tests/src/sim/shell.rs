@@ -82,7 +82,7 @@ pub struct Running {
     pub recovery: Option<Recovery>,
     /// Last number that recovery laid over the view.
     pub recovered: CheckpointNo,
-    /// Last number cut while one of those had no answer.
+    /// Last number that may stand on what recovery guessed.
     pub guessed: CheckpointNo,
     /// Blocks at hand.
     pub blocks: BlockMap,
