@@ -99,7 +99,11 @@ impl Engine {
                 return false;
             }
             let end = core.log.end().0;
-            core.session.cut(now(), end, false)
+            let cut = core.session.cut(now(), end, false);
+            if let Ok(Some(job)) = &cut {
+                self.log_undone(&mut core, job);
+            }
+            cut
         };
         match cut {
             Ok(Some(job)) => self.give(job).await,

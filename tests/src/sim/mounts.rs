@@ -121,6 +121,7 @@ impl World {
         self.note(|| format!("m{m} cuts {number:?}"));
         self.counts.add(if number.is_some() { "cuts" } else { "cuts that came to nothing" });
         let run = self.mounts[m].run;
+        self.mounts[m].shell.log_undone(&job);
         let Some(up) = &mut self.mounts[m].shell.up else { return Ok(()) };
         up.kernel.tell(&job.tells, &mut self.counts);
         up.jobs.push_back(job);

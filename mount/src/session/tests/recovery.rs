@@ -2,9 +2,10 @@
 
 use super::desk::{Desk, Server, block};
 use crate::{
-    session::record::{SealMap, SealedRun},
+    session::record::{KIND_UNDONE, SealMap, SealedRun, undone_to},
     volume::{AttrMode, RenameMode, SetAttr},
 };
+use prost::Message;
 use tidefs_timeline::{Checkpoint, ExtentMap, Kind, Piece, Source, Timestamp};
 
 /// A second session that has what the first had when its batch began, and finds its log.
@@ -173,4 +174,23 @@ fn a_seal_map_resolves_pieces() {
     assert_eq!(map.iter().map(|(at, piece)| (at, piece.len, piece.source)).collect::<Vec<_>>(), want);
     assert!(!sealed.resolve(&mut map), "a second time finds nothing");
     assert_eq!(SealMap::from_wire(&sealed.to_wire()).unwrap(), sealed);
+}
+
+/// What came to nothing is not read back: a removal of what another session made since is kept.
+#[test]
+fn what_came_to_nothing_is_not_read_back() {
+    let (mut other, mut desk, mut server) = (Desk::new(2), Desk::new(1), Server::new());
+    desk.create("x");
+    desk.unlink("x");
+    let job = desk.cut().unwrap();
+    assert!(job.checkpoint.is_none());
+    let undone = undone_to(job.log_start, &job.context).unwrap();
+    desk.append(KIND_UNDONE, undone.encode_to_vec(), &[]);
+    other.create("x");
+    server.place(&other.ship());
+    desk.follow(&server);
+    desk.unlink("x");
+    let found = recovered(&desk, &server, 1).expect("the removal");
+    assert_eq!(found.entries.len(), 1);
+    assert_eq!(found.entries[0].new, None);
 }
