@@ -13,7 +13,7 @@ const SEEDS: u64 = 200;
 const FAILURES_MAX: usize = 20;
 
 /// What must have had a part in a whole run, or the run proves too little.
-const ESSENTIAL: [&str; 36] = [
+const ESSENTIAL: [&str; 37] = [
     "acts that wait for a directory",
     "arrivals that met the open batch",
     "arrivals, foreign",
@@ -25,6 +25,7 @@ const ESSENTIAL: [&str; 36] = [
     "check: predicted and announced",
     "check: the kernel's beliefs",
     "check: view and head",
+    "cuts that came to nothing",
     "fault: all ended at once",
     "fault: answer to attach lost",
     "fault: append to a log failed",

@@ -116,7 +116,7 @@ fn options_arrive() {
     std::fs::write(&token, "s3cret-w0rd\n").unwrap();
     let config = configure(&format!(
         "mount main {0} --state {0} --session bob --settle 10ms --signal-settle 1ms --max-delay 2s --fsync server \
-         --wal-limit 5MiB --cache-limit 1GB --read-only --uid 5 --gid 6 --umask 027 --no-allow-other --token-file {1}",
+         --wal-limit 5MiB --cache-limit 1GB --read-only --no-allow-other --token-file {1}",
         dir.path().display(),
         token.display()
     ))
@@ -124,7 +124,6 @@ fn options_arrive() {
     assert_eq!((config.session_name().as_str(), config.fsync), ("bob", FsyncLevel::Server));
     assert_eq!(config.settle.signal_settle, Duration::from_millis(1));
     assert_eq!((config.limits.wal_bytes, config.limits.cache_bytes), (5 << 20, 1_000_000_000));
-    assert_eq!((config.owner.uid, config.owner.gid, config.owner.umask), (Some(5), Some(6), Some(0o027)));
     assert!(config.read_only && !config.allow_other);
     assert_eq!(config.server.token.as_deref(), Some("s3cret-w0rd"));
     assert!(!serde_json::to_string(&config).unwrap().contains("s3cret"));
@@ -138,6 +137,7 @@ fn wrong_mounts_are_refused() {
     for (words, exit) in [
         (format!("mount main {base} --at 5"), Exit::Usage),
         (format!("mount main {base} --at-least 5"), Exit::Usage),
+        (format!("mount main {base} --uid 5"), Exit::Usage),
         (format!("mount main {base} --memory-limit 1GiB"), Exit::Usage),
         (format!("mount main {base} --session a/b"), Exit::Usage),
         (format!("mount .. {base}"), Exit::Usage),

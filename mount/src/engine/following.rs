@@ -3,7 +3,7 @@
 use super::{Engine, now};
 use crate::{
     link::{FETCH_WAIT, FollowEvent, LinkError, Report},
-    session::arrive::Wait,
+    session::arrive::{Arrived, Wait},
     volume::Load,
 };
 use std::{
@@ -81,7 +81,11 @@ impl Engine {
             let taken = {
                 let mut core = self.core.lock();
                 let end = core.log.end().0;
-                core.session.arrive(line, now(), end)
+                let taken = core.session.arrive(line, now(), end);
+                if let Ok(Arrived { job: Some(job), .. }) = &taken {
+                    self.log_undone(&mut core, job);
+                }
+                taken
             };
             match taken {
                 Ok(taken) => {

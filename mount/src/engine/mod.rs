@@ -21,7 +21,7 @@ use crate::{
     session::{
         Moment, Planned, SealJob, Session,
         op::Op,
-        record::{KIND_CHANGE, KIND_CONTEXT, change_to, context_to},
+        record::{KIND_CHANGE, KIND_CONTEXT, KIND_UNDONE, change_to, context_to, undone_to},
     },
     volume::{Answer, Load, Stop, Tell, Teller},
     wal::{Log, LogError, LogReader, LogSync, outbox::Outbox},
@@ -197,6 +197,18 @@ impl Engine {
         let appended = core.log.append(KIND_CHANGE, &head, data).map_err(failed)?;
         core.session.commit(planned, start.unwrap_or(appended.start.0), appended.data.0);
         Ok(())
+    }
+
+    /// Notes in the log, before anything else comes, that what was cut has come to nothing.
+    pub(crate) fn log_undone(&self, core: &mut Core, job: &SealJob) {
+        // An older cut that is not sealed yet still needs what lies before.
+        if job.checkpoint.is_some() || core.session.layers().unsealed() > 0 {
+            return;
+        }
+        let Some(undone) = undone_to(job.log_start, &job.context) else { return };
+        if let Err(error) = core.log.append(KIND_UNDONE, &undone.encode_to_vec(), &[]) {
+            tracing::warn!(%error, "a cut that came to nothing could not be noted in the log");
+        }
     }
 
     /// From now on the kernel is told by `teller`.

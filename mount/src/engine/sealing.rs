@@ -99,7 +99,11 @@ impl Engine {
                 return false;
             }
             let end = core.log.end().0;
-            core.session.cut(now(), end, false)
+            let cut = core.session.cut(now(), end, false);
+            if let Ok(Some(job)) = &cut {
+                self.log_undone(&mut core, job);
+            }
+            cut
         };
         match cut {
             Ok(Some(job)) => self.give(job).await,
@@ -121,6 +125,7 @@ impl Engine {
     /// Hands a cut to the sealer.
     pub(crate) async fn give(&self, job: SealJob) {
         let nothing = job.checkpoint.is_none();
+        self.tell(job.tells.clone()).await;
         if self.jobs.send(job).await.is_err() {
             tracing::error!("the sealer has ended");
         }

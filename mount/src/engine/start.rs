@@ -305,15 +305,20 @@ impl Engine {
             let mut core = self.core.lock();
             let checkpoint = core.session.recover(&mut replay, &sealed);
             let log_start = core.log.end().0;
-            checkpoint.map(|checkpoint| SealJob {
-                checkpoint: Some(Arc::new(checkpoint)),
+            let job = SealJob {
+                checkpoint: checkpoint.map(Arc::new),
                 log_start,
                 context: Before::default(),
                 next_counter: core.session.next_counter(),
                 settled: (super::now().wall, std::time::Duration::ZERO),
-            })
+                tells: Vec::new(),
+            };
+            self.log_undone(&mut core, &job);
+            job
         };
-        let Some(job) = job else { return Ok(()) };
+        if job.checkpoint.is_none() {
+            return Ok(());
+        }
         tracing::info!(changes, "changes found in the log are sealed");
         let engine = self.clone();
         let mut own = Chain { previous: chain.previous };

@@ -4,12 +4,13 @@ use super::{
     Moment, Session,
     batch::{Batch, Logged, Planned, stamps},
     before::Before,
+    changes::Shown,
     difference::{Heading, difference},
     kernel::Kernel,
     op::{Op, Stamp, apply},
     record::SealMap,
 };
-use crate::volume::Stop;
+use crate::volume::{Stop, Tell};
 use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 use tidefs_timeline::{
     Checkpoint, CheckpointNo, Content, FileContent, Head, Node, NodeId, NotLoaded, Overlay, Version, Work,
@@ -30,6 +31,8 @@ pub struct SealJob {
     pub next_counter: u32,
     /// Wall-clock time of the last change, and how long ago it was.
     pub settled: (tidefs_timeline::Timestamp, Duration),
+    /// What the kernel must be told: what was made and undone has moved a directory's times, which are as before.
+    pub tells: Vec<Tell>,
 }
 
 /// Where a sealed checkpoint's bytes lie now.
@@ -149,6 +152,10 @@ impl Session {
         };
         let checkpoint = difference(&self.batch.before, after, &heading, &stamps(&cut));
         let empty = checkpoint.is_empty();
+        let mut shown = Shown::default();
+        if empty {
+            self.shown(&mut shown, after);
+        }
         if !empty {
             // Waiting for a directory here would hold up the arrival that brings it: until it is here, the layer
             // shows what the batch showed.
@@ -166,12 +173,14 @@ impl Session {
         let last = cut.last().map(|logged| logged.now).unwrap_or_default();
         let age = now.tick.saturating_sub(self.settler.newest());
         self.reopen(now, rest)?;
+        let tells = self.tell(shown);
         Ok(Some(SealJob {
             checkpoint: self.layers.iter().last().filter(|_| !empty).map(|layer| layer.checkpoint.clone()),
             log_start: self.batch.ops.first().map_or(log_end, |logged| logged.start),
             context: self.batch.before.clone(),
             next_counter: self.next_counter,
             settled: (last, age),
+            tells,
         }))
     }
 

@@ -22,6 +22,18 @@ pub const KIND_CHANGE: u8 = 1;
 /// Record kind: context that is too long for the record of its change.
 pub const KIND_CONTEXT: u8 = 2;
 
+/// Record kind: what lies before has come to nothing.
+pub const KIND_UNDONE: u8 = 3;
+
+/// The record of a cut that came to nothing. No outbox entry says where the log goes on behind it, and what its
+/// changes found is no longer what is there: a replay that kept it would undo what came since. None if what lies
+/// behind the cut is too much for one record; then the log is read from further back.
+pub fn undone_to(log_start: u64, context: &Before) -> Option<wire::OutboxEntry> {
+    let mut parts = context_to(context);
+    let context = parts.pop().filter(|_| parts.is_empty());
+    context.map(|context| wire::OutboxEntry { log_start, context: Some(context), ..Default::default() })
+}
+
 /// Pieces of a file in one line of context; more are split over several.
 const PIECES_MAX: usize = 4096;
 

@@ -65,6 +65,12 @@ impl Replay {
                 self.ops.push(Logged { op, now, change, start: at.0 });
                 Ok(())
             }
+            super::record::KIND_UNDONE => {
+                let undone = wire::OutboxEntry::decode(head).or_else(|error| bad("log undone", error))?;
+                self.ops.retain(|logged| logged.start >= undone.log_start);
+                (self.before, self.open) = (Before::default(), None);
+                context_from(&undone.context.unwrap_or_default(), &mut self.before, &mut self.open)
+            }
             other => bad("log record", format_args!("kind {other} is not known here: use a newer tidefs")),
         }
     }

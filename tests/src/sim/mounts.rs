@@ -18,7 +18,7 @@ use tidefs_mount::{
     volume::{Load, Stop},
 };
 use tidefs_proto::{PlacedLine, limits::INFLIGHT_MAX};
-use tidefs_timeline::{NodeId, Overlay};
+use tidefs_timeline::{CheckpointNo, NodeId, Overlay};
 
 impl World {
     pub(super) fn act(&mut self, m: usize) -> Result<()> {
@@ -121,7 +121,9 @@ impl World {
         self.note(|| format!("m{m} cuts {number:?}"));
         self.counts.add(if number.is_some() { "cuts" } else { "cuts that came to nothing" });
         let run = self.mounts[m].run;
+        self.mounts[m].shell.log_undone(&job);
         let Some(up) = &mut self.mounts[m].shell.up else { return Ok(()) };
+        up.kernel.tell(&job.tells, &mut self.counts);
         up.jobs.push_back(job);
         self.after(100, 8000, Event::Seal(m, run));
         Ok(())
@@ -228,7 +230,8 @@ impl World {
                 let mount = &mut self.mounts[m];
                 let up = mount.shell.up.as_mut().context("recovered and down")?;
                 up.recovered = up.sealed;
-                up.guessed = up.sealed;
+                // With nothing unsent nothing is guessed.
+                up.guessed = if up.session.layers().is_empty() { CheckpointNo(0) } else { up.sealed };
                 let whole =
                     check::own_view(&mount.model, up).with_context(|| format!("m{m} after recovery"))?;
                 self.counts.add(if whole {
@@ -328,8 +331,11 @@ impl World {
             self.load(m, dir)?;
         }
         if let Some(up) = &mut self.mounts[m].shell.up {
-            if own && line.number <= up.recovered {
-                up.guessed = up.session.layers().last_number();
+            // Programs saw what recovery had guessed, and went on from there.
+            if own && line.number <= up.guessed && up.recovered < CheckpointNo(u64::MAX) {
+                let open = up.session.open_changes() > 0;
+                let last = up.session.layers().last_number();
+                up.guessed = up.guessed.max(if open { last.next() } else { last });
             }
             let done: Vec<NodeId> = up
                 .loads

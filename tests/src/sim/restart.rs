@@ -170,16 +170,19 @@ impl Shell {
                 return Ok(Recovered::Later);
             }
         }
-        let Some(checkpoint) = running.session.recover(&mut replay, &recovery.sealed) else {
-            return Ok(Recovered::Done);
-        };
-        let number = checkpoint.number;
+        let checkpoint = running.session.recover(&mut replay, &recovery.sealed);
+        let number = checkpoint.as_ref().map(|checkpoint| checkpoint.number);
         let job = SealJob {
-            checkpoint: Some(Arc::new(checkpoint)),
+            checkpoint: checkpoint.map(Arc::new),
             log_start: self.disk.end(),
             context: Before::default(),
             next_counter: running.session.next_counter(),
             settled: (Timestamp::default(), Duration::ZERO),
+            tells: Vec::new(),
+        };
+        let Some(number) = number else {
+            self.log_undone(&job);
+            return Ok(Recovered::Done);
         };
         running.recovery = Some(recovery);
         self.seal(&job)?;

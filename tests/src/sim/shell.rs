@@ -20,7 +20,9 @@ use tidefs_mount::{
         before::At,
         cut::Sealed,
         op::Op,
-        record::{KIND_CHANGE, KIND_CONTEXT, SealMap, SealedRun, change_to, context_to},
+        record::{
+            KIND_CHANGE, KIND_CONTEXT, KIND_UNDONE, SealMap, SealedRun, change_to, context_to, undone_to,
+        },
         settle::SettleConfig,
     },
     volume::{Answer, Load, Stop},
@@ -82,7 +84,7 @@ pub struct Running {
     pub recovery: Option<Recovery>,
     /// Last number that recovery laid over the view.
     pub recovered: CheckpointNo,
-    /// Last number cut while one of those had no answer.
+    /// Last number that may stand on what recovery guessed.
     pub guessed: CheckpointNo,
     /// Blocks at hand.
     pub blocks: BlockMap,
@@ -266,6 +268,17 @@ impl Shell {
             running.session.commit(planned, start.unwrap_or(record.start), record.data_at);
         }
         Ok(answer)
+    }
+
+    /// Notes in the log that what was cut has come to nothing.
+    pub fn log_undone(&mut self, job: &SealJob) {
+        let unsealed = self.up.as_ref().map_or(0, |up| up.session.layers().unsealed());
+        if job.checkpoint.is_none()
+            && unsealed == 0
+            && let Some(undone) = undone_to(job.log_start, &job.context)
+        {
+            self.disk.append(KIND_UNDONE, undone.encode_to_vec(), &[]);
+        }
     }
 
     /// Seals the oldest cut into the outbox: durable when this returns, and not yet known to the session.

@@ -209,12 +209,12 @@ async fn a_refusal_does_not_stop_the_next() {
     let mut call = next(&mut fake.commits).await;
     open(&mut call).await;
     assert_eq!(take(&mut call).await, 1);
-    let refused = wire::Refused { number: 1, reason: 5, text: "fork".into() };
+    let refused = wire::Refused { number: 1, reason: 2, text: "too large".into() };
     call.answer(wire::CommitReply { message: Some(wire::commit_reply::Message::Refused(refused)) }).await;
     assert_eq!(take(&mut call).await, 2);
     call.answer(acknowledged(2)).await;
     assert_eq!(next(&mut events).await, CommitEvent::Connected);
-    let refused = CommitEvent::Refused { number: CheckpointNo(1), reason: 5, text: "fork".into() };
+    let refused = CommitEvent::Refused { number: CheckpointNo(1), reason: 2, text: "too large".into() };
     assert_eq!(next(&mut events).await, refused);
     acked(&mut events, 2).await;
 }

@@ -1,7 +1,7 @@
 //! What a cut carries, and what stays.
 
 use super::desk::{Desk, Server, block, name};
-use crate::volume::{RenameMode, SetAttr};
+use crate::volume::{RenameMode, SetAttr, Tell};
 use std::time::Duration;
 use tidefs_timeline::{Content, FileMap, NodeId, Source, Version};
 
@@ -41,6 +41,25 @@ fn nothing_different_is_no_checkpoint() {
     assert_eq!(job.log_start, desk.end);
     assert_eq!((desk.session.layers().len(), desk.session.open_changes()), (0, 0));
     assert_eq!((desk.session.open_number().0, desk.session.next_counter()), (1, 2));
+}
+
+/// What was made and undone moved the times of its directory; the cut takes them back and the kernel is told.
+#[test]
+fn times_taken_back_are_told() {
+    let mut desk = Desk::new(1);
+    desk.mkdir("d");
+    desk.ship();
+    let dir = desk.id("d");
+    desk.session.count_lookup(dir);
+    let before = desk.shown();
+    desk.now += 10;
+    desk.create("d/f");
+    desk.now += 10;
+    desk.unlink("d/f");
+    let job = desk.cut().unwrap();
+    assert!(job.checkpoint.is_none());
+    assert_eq!(desk.shown(), before);
+    assert!(job.tells.iter().any(|tell| matches!(tell, Tell::Node { id, .. } if *id == dir)), "{job:?}");
 }
 
 /// A save through a temporary name ships as one new file at the final name, and the old node as lost.

@@ -94,7 +94,7 @@ impl Desk {
         (self.moment(), Caller { uid: 1, gid: 1, pid: self.pid })
     }
 
-    fn append(&mut self, kind: u8, head: Vec<u8>, data: &[u8]) -> (u64, u64) {
+    pub fn append(&mut self, kind: u8, head: Vec<u8>, data: &[u8]) -> (u64, u64) {
         let (start, at) = (self.end, self.end + 40 + head.len() as u64);
         self.end = at + data.len() as u64;
         self.log.push(Line { kind, head, start, data: at });

@@ -91,7 +91,10 @@ fn ship(desk: &mut Desk, server: &mut Server, context: &str) {
     let found = again.session.recover(&mut replay, &map);
     let Some(job) = desk.cut() else { return };
     assert_eq!(plain(found.as_ref()), plain(job.checkpoint.as_deref()), "{context}");
-    assert_eq!(shown(desk), before, "{context}: a cut changed what is shown {job:#?}");
+    // What came to nothing gives directories the times back that it moved; the kernel, if it holds them, is told.
+    if job.checkpoint.is_some() {
+        assert_eq!(shown(desk), before, "{context}: a cut changed what is shown {job:#?}");
+    }
     if let Some(checkpoint) = desk.seal(&job) {
         server.place(&checkpoint);
     }

@@ -2,9 +2,10 @@
 
 use super::desk::{Desk, Server, block};
 use crate::{
-    session::record::{SealMap, SealedRun},
+    session::record::{KIND_UNDONE, SealMap, SealedRun, undone_to},
     volume::{AttrMode, RenameMode, SetAttr},
 };
+use prost::Message;
 use tidefs_timeline::{Checkpoint, ExtentMap, Kind, Piece, Source, Timestamp};
 
 /// A second session that has what the first had when its batch began, and finds its log.
@@ -190,9 +191,29 @@ fn two_unsealed_batches_come_back_as_one() {
     let mut again = Desk::new(1);
     let mut replay = desk.replay();
     let found = again.session.recover(&mut replay, &SealMap::default()).unwrap();
-    assert!(found.nodes.iter().all(|node| node.born), "{:?}", found.nodes);
+    let old: Vec<_> = found.nodes.iter().filter(|node| !node.born).map(|node| node.id).collect();
+    assert_eq!(old, [tidefs_timeline::NodeId::ROOT], "only the root was there before");
     let shown: Vec<String> =
         found.entries.iter().map(|entry| format!("{} {:?}", entry.name, entry.old)).collect();
     assert_eq!(shown, ["e None", "g None"]);
     assert!(server.lines.is_empty());
+}
+
+/// What came to nothing is not read back: a removal of what another session made since is kept.
+#[test]
+fn what_came_to_nothing_is_not_read_back() {
+    let (mut other, mut desk, mut server) = (Desk::new(2), Desk::new(1), Server::new());
+    desk.create("x");
+    desk.unlink("x");
+    let job = desk.cut().unwrap();
+    assert!(job.checkpoint.is_none());
+    let undone = undone_to(job.log_start, &job.context).unwrap();
+    desk.append(KIND_UNDONE, undone.encode_to_vec(), &[]);
+    other.create("x");
+    server.place(&other.ship());
+    desk.follow(&server);
+    desk.unlink("x");
+    let found = recovered(&desk, &server, 1).expect("the removal");
+    assert_eq!(found.entries.len(), 1);
+    assert_eq!(found.entries[0].new, None);
 }
