@@ -153,9 +153,10 @@ fn nothing_is_replayed_behind_a_gap() {
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.write_all_at(&[0xff; 8], 2 << 20).unwrap();
     let (mut log, recovered, _) = open(dir.path(), LogPos(0));
-    assert_eq!(recovered.lost_segments, 1);
+    // The log may have moved on to its first spare meanwhile: one segment more.
+    assert!((1..=2).contains(&recovered.lost_segments), "{}", recovered.lost_segments);
     assert!(recovered.end.0 < 2 << 20);
-    assert_eq!(count(dir.path(), "lost"), 1);
+    assert_eq!(count(dir.path(), "lost"), recovered.lost_segments);
     let new = log.append(2, b"new", b"").unwrap();
     assert!(new.start.segment() > second.start.segment(), "numbers are never used twice");
     drop(log);

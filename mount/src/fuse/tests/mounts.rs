@@ -53,7 +53,7 @@ fn a_place_that_cannot_be_mounted_is_refused() {
         assert_eq!(error.exit_code(), code);
     }
     assert_eq!(w.requests(), before, "the mount point was touched");
-    for (name, code) in [("none", 3), ("none/deeper", 3), ("full", 2), ("full/file", 2), ("full/file/x", 2)] {
+    for (name, code) in [("none", 3), ("none/deeper", 3), ("full", 8), ("full/file", 2), ("full/file/x", 2)] {
         assert_eq!(refused(&dir.path().join(name)).exit_code(), code, "{name}");
     }
 }
