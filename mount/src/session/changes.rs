@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use tidefs_timeline::{Content, Entry, Head, Name, Node, NodeId, Overlay};
+use tidefs_timeline::{Entry, Head, Name, Node, NodeId, Overlay};
 
 /// What an arrival asks the owner to do next.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl Session {
                 && was != is
                 && !listings.contains(&id)
             {
-                let content = !same_bytes(&was.content.value, &is.content.value);
+                let content = was.content.value != is.content.value;
                 nodes.push(Tell::Node { id, parents: self.parents(id), content });
             }
         }
@@ -109,9 +109,4 @@ impl Session {
         let parents = self.view.names(id).into_iter().map(|at| at.0).filter(|dir| self.kernel.holds(*dir));
         parents.collect::<BTreeSet<NodeId>>().into_iter().collect()
     }
-}
-
-/// Whether two contents are the same bytes as far as can be told without reading them.
-fn same_bytes(a: &Content, b: &Content) -> bool {
-    a == b
 }

@@ -152,7 +152,6 @@ impl Session {
 
     /// What `user.tidefs.*` tells of a node.
     fn own_attr(&self, id: NodeId, node: &Node, name: &[u8]) -> Answer<Vec<u8>> {
-        let mine = node.content.version.max(node.owner.version).max(node.times.version);
         match name {
             b"position" => Ok(self.view.position.to_string().into_bytes()),
             b"version" => Ok(node.content.version.to_string().into_bytes()),
@@ -160,7 +159,6 @@ impl Session {
             b"level" => {
                 let unsent =
                     self.view.open.nodes.contains_key(&id) || self.view.sealed.nodes.contains_key(&id);
-                let _ = mine;
                 Ok(if unsent { b"local".to_vec() } else { b"server".to_vec() })
             }
             _ => Err(Stop::Errno(libc::ENODATA)),
