@@ -83,7 +83,7 @@ impl Engine {
                 let end = core.log.end().0;
                 let taken = core.session.arrive(line, now(), end);
                 if let Ok(Arrived { job: Some(job), .. }) = &taken {
-                    self.log_undone(&mut core, job);
+                    self.log_cut(&mut core, job);
                 }
                 taken
             };

@@ -21,7 +21,9 @@ use crate::{
     session::{
         Moment, Planned, SealJob, Session,
         op::Op,
-        record::{KIND_CHANGE, KIND_CONTEXT, KIND_UNDONE, change_to, context_to, undone_to},
+        record::{
+            KIND_CHANGE, KIND_CONTEXT, KIND_CUT, KIND_UNDONE, change_to, context_to, cut_to, undone_to,
+        },
     },
     volume::{Answer, Load, Stop, Tell, Teller},
     wal::{Log, LogError, LogReader, LogSync, outbox::Outbox},
@@ -199,15 +201,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes in the log, before anything else comes, that what was cut has come to nothing.
-    pub(crate) fn log_undone(&self, core: &mut Core, job: &SealJob) {
-        // An older cut that is not sealed yet still needs what lies before.
-        if job.checkpoint.is_some() || core.session.layers().unsealed() > 0 {
-            return;
-        }
-        let Some(undone) = undone_to(job.log_start, &job.context) else { return };
-        if let Err(error) = core.log.append(KIND_UNDONE, &undone.encode_to_vec(), &[]) {
-            tracing::warn!(%error, "a cut that came to nothing could not be noted in the log");
+    /// Notes a cut in the log, before anything else comes: where it ends, or that it has come to nothing. Without
+    /// the note a restart takes what was cut and what follows for one batch.
+    pub(crate) fn log_cut(&self, core: &mut Core, job: &SealJob) {
+        let (kind, record) = match &job.checkpoint {
+            Some(cut) => (KIND_CUT, cut_to(cut.number, job.log_start, &job.context)),
+            // An older cut that is not sealed yet still needs what lies before.
+            None if core.session.layers().unsealed() > 0 => return,
+            None => (KIND_UNDONE, undone_to(job.log_start, &job.context)),
+        };
+        let Some(record) = record else { return };
+        if let Err(error) = core.log.append(kind, &record.encode_to_vec(), &[]) {
+            tracing::warn!(%error, "a cut could not be noted in the log");
         }
     }
 

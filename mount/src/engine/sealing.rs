@@ -101,7 +101,7 @@ impl Engine {
             let end = core.log.end().0;
             let cut = core.session.cut(now(), end, false);
             if let Ok(Some(job)) = &cut {
-                self.log_undone(&mut core, job);
+                self.log_cut(&mut core, job);
             }
             cut
         };

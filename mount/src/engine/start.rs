@@ -17,7 +17,10 @@ use crate::{
     driver::DriverError,
     link::{Attach, Attached, CommitAs, FollowFrom, Known, Link, LinkConfig, LinkError, Report},
     session::{
-        Identity, SealJob, Session, before::Before, record::SealMap, recover::Replay, settle::SettleConfig,
+        Identity, SealJob, Session,
+        record::SealMap,
+        recover::{Batch, Replay},
+        settle::SettleConfig,
     },
     state::SessionFile,
     wal::{Log, LogPos, outbox::Outbox},
@@ -161,8 +164,9 @@ fn read_outbox(outbox: &Outbox, state_dir: &Path) -> Result<Found, DriverError> 
 }
 
 fn read_log(dir: &Path, found: &Found) -> Result<(Log, Replay), DriverError> {
-    let mut replay =
-        Replay::new(found.newest()).map_err(|error| damaged("the newest outbox entry", error))?;
+    let mut replay = Replay::new(found.newest())
+        .map_err(|error| damaged("the newest outbox entry", error))?
+        .behind(found.last());
     let start = LogPos(found.newest().map_or(0, |entry| entry.log_start));
     let mut bad = None;
     let (log, recovered) = Log::open(dir, start, |record| {
@@ -278,7 +282,7 @@ impl Engine {
     async fn recover(
         self: &Arc<Self>,
         found: &Found,
-        mut replay: Replay,
+        replay: Replay,
         chain: &mut Chain,
     ) -> Result<(), DriverError> {
         let acknowledged = self.progress.borrow().acknowledged;
@@ -287,13 +291,28 @@ impl Engine {
                 self.add_layer(&shipment.checkpoint).await?;
             }
         }
-        if replay.is_empty() {
-            return Ok(());
-        }
-        let changes = replay.len();
         let sealed = found.newest().map_or(Ok(SealMap::default()), |entry| SealMap::from_wire(&entry.sealed));
-        let sealed = sealed.map_err(|error| damaged("the newest outbox entry", error))?;
-        let needs = self.core.lock().session.replay_needs(&replay);
+        let mut sealed = sealed.map_err(|error| damaged("the newest outbox entry", error))?;
+        for batch in replay.into_batches() {
+            if let Some(entry) = self.recover_batch(batch, &sealed, chain).await? {
+                sealed = SealMap::from_wire(&entry.sealed).map_err(|error| damaged("the outbox", error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Seals one batch that the log held and lays it over the view; returns its outbox entry, if it has one.
+    async fn recover_batch(
+        self: &Arc<Self>,
+        mut batch: Batch,
+        sealed: &SealMap,
+        chain: &mut Chain,
+    ) -> Result<Option<wire::OutboxEntry>, DriverError> {
+        if batch.replay.is_empty() {
+            return Ok(None);
+        }
+        let changes = batch.replay.len();
+        let needs = self.core.lock().session.replay_needs(&batch.replay);
         for (id, root) in needs {
             let list = self.extents(root, u64::MAX >> 1).await.map_err(|errno| DriverError::Fetch {
                 what: format!("the extent list of node {id}"),
@@ -303,36 +322,36 @@ impl Engine {
         }
         let job = {
             let mut core = self.core.lock();
-            let checkpoint = core.session.recover(&mut replay, &sealed);
-            let log_start = core.log.end().0;
+            let checkpoint = core.session.recover(&mut batch.replay, sealed);
+            let open = batch.log_start.is_none();
             let job = SealJob {
                 checkpoint: checkpoint.map(Arc::new),
-                log_start,
-                context: Before::default(),
+                log_start: batch.log_start.unwrap_or(core.log.end().0),
+                context: batch.context,
                 next_counter: core.session.next_counter(),
                 settled: (super::now().wall, std::time::Duration::ZERO),
                 tells: Vec::new(),
             };
-            self.log_undone(&mut core, &job);
+            if open && job.checkpoint.is_none() {
+                self.log_cut(&mut core, &job);
+            }
             job
         };
-        if job.checkpoint.is_none() {
-            return Ok(());
-        }
-        tracing::info!(changes, "changes found in the log are sealed");
+        let Some(number) = job.checkpoint.as_ref().map(|checkpoint| checkpoint.number) else {
+            return Ok(None);
+        };
+        tracing::info!(changes, checkpoint = number.0, "changes found in the log are sealed");
         let engine = self.clone();
         let mut own = Chain { previous: chain.previous };
-        let sealed =
-            tokio::task::spawn_blocking(move || engine.seal(&job, &mut own).map(|()| (own, job))).await;
-        let (own, job) =
-            sealed.map_err(|error| damaged("sealing", error))?.map_err(|error| damaged("sealing", error))?;
-        *chain = own;
-        let number = job.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.number.0);
-        let stored = self.local.outbox.load(number)?;
+        let own = tokio::task::spawn_blocking(move || engine.seal(&job, &mut own).map(|()| own)).await;
+        *chain =
+            own.map_err(|error| damaged("sealing", error))?.map_err(|error| damaged("sealing", error))?;
+        let stored = self.local.outbox.load(number.0)?;
         let entry = wire::OutboxEntry::decode(&stored.checkpoint[..])
             .map_err(|error| damaged("the outbox", error))?;
         let shipment = Shipment::decode(&entry.shipment).map_err(|error| damaged("the outbox", error))?;
-        self.add_layer(&shipment.checkpoint).await
+        self.add_layer(&shipment.checkpoint).await?;
+        Ok(Some(entry))
     }
 
     async fn add_layer(&self, checkpoint: &tidefs_timeline::Checkpoint) -> Result<(), DriverError> {

@@ -13,8 +13,7 @@ use super::{
 use crate::volume::{Stop, Tell};
 use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 use tidefs_timeline::{
-    Checkpoint, CheckpointNo, Content, FileContent, Head, Node, NodeId, NotLoaded, Overlay, Version, Work,
-    place,
+    Checkpoint, CheckpointNo, Content, FileContent, Node, NodeId, NotLoaded, Overlay, Version, Work, place,
 };
 
 /// A checkpoint that was cut and is to be sealed: its bytes go from the log into a pack, and it goes into the

@@ -14,7 +14,8 @@ use tidefs_proto::{
     wire,
 };
 use tidefs_timeline::{
-    Content, Entry, ExtentMap, FileContent, FileMap, Hash, Node, NodeId, Piece, Source, Spot, Timestamp,
+    CheckpointNo, Content, Entry, ExtentMap, FileContent, FileMap, Hash, Node, NodeId, Piece, Source, Spot,
+    Timestamp,
 };
 
 /// Record kind: a change with its context.
@@ -24,6 +25,15 @@ pub const KIND_CONTEXT: u8 = 2;
 
 /// Record kind: what lies before has come to nothing.
 pub const KIND_UNDONE: u8 = 3;
+
+/// Record kind: what lies before was cut into a checkpoint.
+pub const KIND_CUT: u8 = 4;
+
+/// The record of a cut: until its checkpoint is in the outbox, the log says where it ends and what the changes
+/// behind it found. None as for [`undone_to`].
+pub fn cut_to(number: CheckpointNo, log_start: u64, context: &Before) -> Option<wire::OutboxEntry> {
+    undone_to(log_start, context).map(|entry| wire::OutboxEntry { after: number.0, ..entry })
+}
 
 /// The record of a cut that came to nothing. No outbox entry says where the log goes on behind it, and what its
 /// changes found is no longer what is there: a replay that kept it would undo what came since. None if what lies

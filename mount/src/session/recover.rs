@@ -21,6 +21,21 @@ pub struct Replay {
     ops: Vec<Logged>,
     open: Option<NodeId>,
     next_counter: u32,
+    /// Last checkpoint in the outbox.
+    last: CheckpointNo,
+    /// Batches that were cut and did not get into the outbox.
+    closed: Vec<Batch>,
+}
+
+/// One batch of a log read back.
+#[derive(Debug)]
+pub struct Batch {
+    /// Its changes and what they found.
+    pub replay: Replay,
+    /// Where the log goes on behind it; none for the one that was open.
+    pub log_start: Option<u64>,
+    /// What the changes behind it found that were there when it was cut.
+    pub context: Before,
 }
 
 impl Replay {
@@ -34,6 +49,35 @@ impl Replay {
             }
         }
         Ok(replay)
+    }
+
+    /// Cuts of checkpoints up to `last` are of no interest: the outbox has them.
+    pub fn behind(mut self, last: CheckpointNo) -> Self {
+        self.last = last;
+        self
+    }
+
+    /// The batches, oldest first, the open one last.
+    pub fn into_batches(mut self) -> Vec<Batch> {
+        let mut batches = std::mem::take(&mut self.closed);
+        for batch in &mut batches {
+            batch.replay.next_counter = self.next_counter;
+        }
+        batches.push(Batch { replay: self, log_start: None, context: Before::default() });
+        batches
+    }
+
+    /// What was cut is a batch of its own.
+    fn close(&mut self, cut: wire::OutboxEntry) -> Bad<()> {
+        let (mut context, mut open) = (Before::default(), None);
+        context_from(&cut.context.unwrap_or_default(), &mut context, &mut open)?;
+        let (ops, rest) =
+            std::mem::take(&mut self.ops).into_iter().partition(|logged| logged.start < cut.log_start);
+        let before = std::mem::replace(&mut self.before, context.clone());
+        (self.ops, self.open) = (rest, open);
+        let replay = Self { before, ops, ..Self::default() };
+        self.closed.push(Batch { replay, log_start: Some(cut.log_start), context });
+        Ok(())
     }
 
     /// Takes in a record.
@@ -70,6 +114,10 @@ impl Replay {
                 self.ops.retain(|logged| logged.start >= undone.log_start);
                 (self.before, self.open) = (Before::default(), None);
                 context_from(&undone.context.unwrap_or_default(), &mut self.before, &mut self.open)
+            }
+            super::record::KIND_CUT => {
+                let cut = wire::OutboxEntry::decode(head).or_else(|error| bad("log cut", error))?;
+                if cut.after > self.last.0 { self.close(cut) } else { Ok(()) }
             }
             other => bad("log record", format_args!("kind {other} is not known here: use a newer tidefs")),
         }

@@ -273,7 +273,13 @@ impl Desk {
 
     /// Reads the log back, as a restart does behind the newest outbox entry.
     pub fn replay(&self) -> Replay {
-        let mut replay = Replay::new(self.entry.as_ref()).unwrap();
+        self.replay_behind(0)
+    }
+
+    /// The same, when the outbox has the checkpoints up to `last`.
+    pub fn replay_behind(&self, last: u64) -> Replay {
+        let last = tidefs_timeline::CheckpointNo(last);
+        let mut replay = Replay::new(self.entry.as_ref()).unwrap().behind(last);
         let start = self.entry.as_ref().map_or(0, |entry| entry.log_start);
         for line in self.log.iter().filter(|line| line.start >= start) {
             replay.record(line.kind, &line.head, (line.start, line.data)).unwrap();

@@ -2,7 +2,10 @@
 
 use super::desk::{Desk, Server, block};
 use crate::{
-    session::record::{KIND_UNDONE, SealMap, SealedRun, undone_to},
+    session::{
+        before::Before,
+        record::{KIND_CUT, KIND_UNDONE, SealMap, SealedRun, cut_to, undone_to},
+    },
     volume::{AttrMode, RenameMode, SetAttr},
 };
 use prost::Message;
@@ -216,4 +219,32 @@ fn what_came_to_nothing_is_not_read_back() {
     let found = recovered(&desk, &server, 1).expect("the removal");
     assert_eq!(found.entries.len(), 1);
     assert_eq!(found.entries[0].new, None);
+}
+
+/// A cut that is noted in the log ends its batch, also when its checkpoint never got into the outbox: the batch
+/// behind it keeps what it found itself.
+#[test]
+fn a_noted_cut_ends_its_batch() {
+    let mut desk = Desk::new(1);
+    desk.mkdir("d");
+    let file = desk.create("f");
+    desk.write(file, 0, b"bytes");
+    let first = desk.cut().unwrap().checkpoint.unwrap();
+    let noted = cut_to(first.number, desk.end, &Before::default()).unwrap();
+    desk.append(KIND_CUT, noted.encode_to_vec(), &[]);
+    desk.rename("d", "e", RenameMode::Replace).unwrap();
+    desk.rename("f", "e/g", RenameMode::Replace).unwrap();
+    let mut again = Desk::new(1);
+    let mut found = Vec::new();
+    for mut batch in desk.replay().into_batches() {
+        let checkpoint = again.session.recover(&mut batch.replay, &SealMap::default()).unwrap();
+        again.session.start_after(checkpoint.number, 1);
+        found.push(checkpoint);
+    }
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[0], *first);
+    let second = desk.cut().unwrap().checkpoint.unwrap();
+    assert_eq!(found[1], *second);
+    // Once the outbox has it, the note means nothing.
+    assert_eq!(desk.replay_behind(first.number.0).into_batches().len(), 1);
 }
