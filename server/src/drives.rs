@@ -37,6 +37,16 @@ pub enum DrivesError {
         /// What went wrong.
         error: Box<OpenError>,
     },
+    /// Mounts follow it.
+    #[error(
+        "drive {name} is in use by {mounts} mounts: unmount them first (`tidefs unmount DIR`), then delete it"
+    )]
+    InUse {
+        /// The drive.
+        name: String,
+        /// How many mounts.
+        mounts: usize,
+    },
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
@@ -142,6 +152,10 @@ impl Drives {
     pub async fn delete(&self, name: &str) -> Result<(), DrivesError> {
         let slot = self.slot_named(name)?;
         let mut open = slot.open.lock().await;
+        let mounts = open.as_ref().map_or(0, |drive| drive.followers.count());
+        if mounts > 0 {
+            return Err(DrivesError::InUse { name: name.to_owned(), mounts });
+        }
         self.slots.lock().remove(&slot.record.drive_id);
         slot.deleted.store(true, Ordering::SeqCst);
         if let Some(drive) = open.take() {

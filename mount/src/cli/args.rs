@@ -194,13 +194,13 @@ pub struct AtArgs {
 /// Owners.
 #[derive(Clone, Debug, Args)]
 pub struct OwnerArgs {
-    /// Show this user as every node's owner
+    /// Show this user as every node's owner (not built yet)
     #[arg(long)]
     pub uid: Option<u32>,
-    /// Show this group as every node's group
+    /// Show this group as every node's group (not built yet)
     #[arg(long)]
     pub gid: Option<u32>,
-    /// Take these permission bits away, in octal
+    /// Take these permission bits away, in octal (not built yet)
     #[arg(long, value_parser = parse_octal, value_name = "OCTAL")]
     pub umask: Option<u32>,
 }

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod background;
+mod corpse;
 pub mod drive;
 pub mod error;
 pub mod grpc;

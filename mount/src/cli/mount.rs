@@ -163,6 +163,14 @@ fn clear_dead(context: &Context, config: &MountConfig) -> Result<(), CliError> {
                 config.dir.display()
             ),
         )),
+        None if !super::corpse::is_dead(&config.dir) => Err(CliError::new(
+            Exit::Refused,
+            format!(
+                "a running process that this state folder does not know has a mount at {}: unmount it first, with the \
+                 --state it was mounted with",
+                config.dir.display()
+            ),
+        )),
         None => {
             tracing::warn!(dir = %config.dir.display(), "clearing the mount point that a killed process left");
             unmount::detach(&config.dir)

@@ -81,6 +81,15 @@ fn clear(context: &Context, args: &UnmountArgs, found: &Found) -> Result<Exit, C
     if !found.mounted {
         return Err(CliError::new(Exit::NotFound, format!("{} is not mounted", dir.display())));
     }
+    if !super::corpse::is_dead(dir) {
+        return Err(CliError::new(
+            Exit::Refused,
+            format!(
+                "{} is served by a process that this state folder does not know: use the --state it was mounted with",
+                dir.display()
+            ),
+        ));
+    }
     remark(
         context.out.json(),
         &format!("no process answers for {}; clearing the mount point", dir.display()),
@@ -120,7 +129,11 @@ fn clear_unknown(context: &Context, dir: &Path) -> Result<Exit, CliError> {
     // Its process may live and have unsent work: a plain unmount, which that process notices and ships after.
     remark(
         context.out.json(),
-        &format!("no state is known for {}; unmounting it by the kernel", dir.display()),
+        &format!(
+            "no state is known for {}; unmounting it by the kernel. Its process ships what is unsent within 30 s; its \
+             mount.log says what it could not",
+            dir.display()
+        ),
     );
     kernel_unmount(dir, false)?;
     context.out.result(&json!({"mount_point": dir}), &format!("unmounted {}", dir.display()))?;

@@ -141,14 +141,13 @@ impl Engine {
         let sealed =
             core.session.layers().iter().filter(|layer| layer.checkpoint.number > acknowledged).count()
                 as u64;
-        let log = if open + sealed > 0 { core.log.end().0.saturating_sub(core.log_start) } else { 0 };
         let oldest = core
             .session
             .oldest_change()
             .map(|tick| super::now().tick.saturating_sub(tick).as_millis() as u64);
         Unsent {
             unsent_bytes: if open + sealed > 0 {
-                self.seen.unsent_bytes.load(Ordering::Relaxed) + log
+                self.seen.unsent_bytes.load(Ordering::Relaxed) + core.session.open_bytes()
             } else {
                 0
             },

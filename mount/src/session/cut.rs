@@ -259,6 +259,11 @@ impl Session {
         pieces
     }
 
+    /// Bytes written in the open batch.
+    pub fn open_bytes(&self) -> u64 {
+        self.batch.bytes
+    }
+
     fn oldest_open(&self) -> Option<super::settle::Tick> {
         self.batch.ops.first().map(|logged| logged.change.now)
     }

@@ -34,6 +34,7 @@ pub(super) fn drives(error: DrivesError) -> Status {
             tracing::error!(error = text, "a drive could not be opened");
             open(&error, text)
         }
+        DrivesError::InUse { .. } => Status::failed_precondition(text),
         DrivesError::Stopping => Status::unavailable(text),
     }
 }

@@ -437,7 +437,7 @@ async fn a_number_without_an_answer_ends_the_stream() {
     server.stop().await;
 }
 
-/// Drives are made once, listed and deleted; a deleted one takes its streams along.
+/// Drives are made once, listed and deleted, but not while somebody follows.
 #[tokio::test(flavor = "multi_thread")]
 async fn drives_come_and_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -449,12 +449,19 @@ async fn drives_come_and_go() {
     one.touch("a").await;
     let show = wire::ShowDriveRequest { name: "main".into(), ..Default::default() };
     assert_eq!(admin.show(show).await.unwrap().into_inner().position, 1);
-    let (_requests, mut lines) = one.follow(1).await;
+    let (requests, mut lines) = one.follow(0).await;
     let delete = wire::DeleteDriveRequest { name: "main".into(), ..Default::default() };
-    admin.delete(delete).await.unwrap();
-    while let Ok(message) = lines.message().await {
-        assert!(message.is_some(), "the stream must end with an error");
-    }
+    assert!(lines.message().await.unwrap().is_some());
+    let refused = admin.delete(delete.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    drop((requests, lines));
+    // The server notices the end of the stream a moment later.
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(10), async {
+        while admin.delete(delete.clone()).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    });
+    ended.await.unwrap();
     let list = admin.list(wire::ListDrivesRequest::default()).await.unwrap().into_inner();
     assert!(list.drives.is_empty());
     assert_eq!(client.clone().attach(attach_request(1, 10, 11)).await.unwrap_err().code(), Code::NotFound);
