@@ -98,6 +98,8 @@ pub(crate) struct Local {
     pub(crate) outbox: Outbox,
     pub(crate) cache: BlockCache,
     pub(crate) orphans: OrphanFile,
+    /// Held by whoever takes answered checkpoints out of the outbox.
+    pub(crate) retiring: Mutex<()>,
 }
 
 /// A running mount.

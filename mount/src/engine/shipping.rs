@@ -100,6 +100,7 @@ impl Engine {
 
     /// Checkpoints that are answered leave the outbox, all but the newest: it says where the log begins.
     pub(crate) fn drop_answered(&self) {
+        let _retiring = self.local.retiring.lock();
         let answered = self.progress.borrow().acknowledged.0;
         let Ok(list) = self.local.outbox.list() else { return };
         let Some(newest) = list.last().copied() else { return };

@@ -199,6 +199,7 @@ fn open_local(config: &MountConfig, log: &Log, outbox: Outbox) -> Result<Local, 
         outbox,
         cache,
         orphans: OrphanFile::create(&config.state_dir).map_err(|error| damaged("the state folder", error))?,
+        retiring: Mutex::new(()),
     })
 }
 

@@ -54,7 +54,9 @@ pub(super) async fn prove_with(scratch: &Path, make_teller: MakeTeller) -> Resul
     let dir = scratch.join(format!("selftest-{}", std::process::id()));
     let runtime = Handle::current();
     let (sender, receiver) = oneshot::channel();
+    let left = scratch.to_path_buf();
     let run = move || {
+        clear_leftovers(&left);
         // Whoever asked may have stopped waiting.
         let _ = sender.send(in_directory(&dir, runtime, make_teller));
     };
@@ -63,6 +65,22 @@ pub(super) async fn prove_with(scratch: &Path, make_teller: MakeTeller) -> Resul
     match tokio::time::timeout(TEST_MAX, receiver).await {
         Ok(Ok(result)) => result,
         _ => Err(SelftestError::TooSlow),
+    }
+}
+
+/// A process that was killed in its self-test leaves a dead mount. The folder is this process's alone, so whatever
+/// has such a name is one.
+fn clear_leftovers(scratch: &Path) {
+    let Ok(entries) = fs::read_dir(scratch) else { return };
+    for entry in
+        entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"selftest-"))
+    {
+        let dir = entry.path();
+        // It may be a plain folder by now.
+        let _ = super::unmount(&dir, true);
+        if let Err(error) = fs::remove_dir(&dir) {
+            tracing::warn!(dir = %dir.display(), %error, "what an earlier self-test left cannot be removed");
+        }
     }
 }
 
