@@ -300,9 +300,9 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Notes, and gives, how long the upload took, in microseconds.
+    /// Notes, and gives, how long the upload took, in microseconds, at least one.
     fn uploaded(&self, number: CheckpointNo, started: Instant) -> u64 {
-        let upload_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let upload_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX).max(1);
         if let Some(flight) = self.desk.flights.lock().iter_mut().find(|flight| flight.number == number) {
             flight.upload_us = upload_us;
         }
