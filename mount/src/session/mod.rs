@@ -186,12 +186,14 @@ impl Session {
         self.maps.put(root, Arc::new(list));
     }
 
-    /// The extent list of a file's content, if it is at hand.
-    fn file_map(&self, id: NodeId, node: &Node) -> Result<Arc<ExtentMap>, Stop> {
+    /// Whether the extent list of a file's content is at hand; the list itself if it is stored as blocks.
+    fn file_map(&self, id: NodeId, node: &Node) -> Result<Option<Arc<ExtentMap>>, Stop> {
         match &node.content.value {
             Content::File(file) => match &file.map {
-                FileMap::Extents(map) => Ok(Arc::new(map.clone())),
-                FileMap::Stored(root) => self.maps.extents(root).ok_or(Stop::Load(Load::Extents(id, *root))),
+                FileMap::Extents(_) => Ok(None),
+                FileMap::Stored(root) => {
+                    self.maps.extents(root).map(Some).ok_or(Stop::Load(Load::Extents(id, *root)))
+                }
             },
             _ => Err(Stop::Errno(libc::EINVAL)),
         }

@@ -185,7 +185,9 @@ impl Session {
         let pieces = match &node.content.value {
             Content::File(file) => match &file.map {
                 tidefs_timeline::FileMap::Extents(map) => map.slice(offset, len),
-                tidefs_timeline::FileMap::Stored(_) => self.file_map(id, &node)?.slice(offset, len),
+                tidefs_timeline::FileMap::Stored(_) => {
+                    self.file_map(id, &node)?.map(|map| map.slice(offset, len)).unwrap_or_default()
+                }
             },
             _ => Vec::new(),
         };
